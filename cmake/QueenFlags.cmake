@@ -47,8 +47,12 @@ endif()
 add_library(queen_warnings INTERFACE)
 target_compile_options(queen_warnings INTERFACE
   -Wall -Wextra -Wshadow -Wconversion -fno-strict-aliasing -fno-common
-  $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes -Wmissing-prototypes -Wvla>
+  $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes -Wvla>
   $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions -fno-rtti>)
+# libFuzzer's entry point has no header that could declare it.
+if(NOT QUEEN_FUZZ)
+  target_compile_options(queen_warnings INTERFACE $<$<COMPILE_LANGUAGE:C>:-Wmissing-prototypes>)
+endif()
 # SSE4.2 carries the CRC32C instruction the log's checksum is built on.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$" AND QUEEN_ARCH)
   target_compile_options(queen_warnings INTERFACE -march=${QUEEN_ARCH})

@@ -73,8 +73,6 @@ function(queen_add_fuzzers)
     add_executable(${name} "${source}")
     target_link_libraries(${name} PRIVATE queen_flags ${QUEEN_LIBRARIES})
     target_link_options(${name} PRIVATE -fsanitize=fuzzer)
-    # libFuzzer's entry point has no header to declare it.
-    target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:C>:-Wno-missing-prototypes>)
     target_compile_definitions(${name} PRIVATE QUEEN_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
     set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests/fuzz")
     list(APPEND names ${name})
