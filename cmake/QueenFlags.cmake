@@ -39,7 +39,8 @@ if(QUEEN_FUZZ AND QUEEN_SANITIZE STREQUAL "thread")
   message(FATAL_ERROR "QUEEN_FUZZ uses ASan; it cannot be combined with QUEEN_SANITIZE=thread")
 endif()
 
-add_compile_definitions(_GNU_SOURCE QUEEN_VERSION="${PROJECT_VERSION}")
+# Empty, so that a file which defines it itself says the same.
+add_compile_definitions($<$<COMPILE_LANGUAGE:C>:_GNU_SOURCE=> QUEEN_VERSION="${PROJECT_VERSION}")
 if(QUEEN_CRASH_POINTS)
   add_compile_definitions(QUEEN_CRASH_POINTS=1)
 endif()

@@ -41,8 +41,8 @@ endfunction()
 
 # tests/faults: a preload library (never sanitized: it is loaded into any build) and its driver.
 function(queen_add_fault_tools)
-  file(GLOB sources CONFIGURE_DEPENDS
-       "${CMAKE_SOURCE_DIR}/tests/faults/lib_*.c" "${CMAKE_SOURCE_DIR}/tests/faults/powerloss.c")
+  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/tests/faults/*.c")
+  list(FILTER sources EXCLUDE REGEX "/(powercut|test_[^/]*)\\.c$")
   if(sources)
     add_library(q_faults SHARED ${sources})
     target_link_libraries(q_faults PRIVATE queen_warnings Threads::Threads ${CMAKE_DL_LIBS})
