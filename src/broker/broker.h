@@ -1,0 +1,127 @@
+/* The broker: wiring of engine, replica and store, and the life of a call.
+ *
+ *   edge loop                       group loop (may be the same thread)                    edge loop
+ *   broker_submit(call) ----------> inbox                                                   call->done(call)
+ *                                   turn's end: admission, pops forecast,                        ^
+ *                                   commands into one entry, parked pops behind the pushes       |
+ *                                   that arm them -> replica_submit                              |
+ *                                   committed: engine_apply -> results into call->arena -------->+
+ *                                   store cut now and then
+ *
+ * States of a call (asserted):
+ *   IDLE -> QUEUED (inbox) -> PROPOSED (in an entry) -> DONE
+ *                          -> PARKED (long poll, nothing to claim) -> PROPOSED -> PARKED ... -> DONE
+ *   broker_cancel: the client is gone. A queued or parked call is done at once (CALL_CANCELLED); a proposed pop's claims are handed back
+ *   (COMMAND_CLAIM_RETURN) when its entry has applied, then done. `done` runs exactly once for every submitted call, on its home
+ *   loop, also at shutdown.
+ *
+ * Deadlines: at deadline_us a queued or parked pop is answered empty, another queued call CALL_TIMEOUT; a proposed one is left to
+ * its entry for a bounded time, then CALL_TIMEOUT (a write may still happen).
+ *
+ * Ownership: the caller owns struct call, its arena and what `command` points to, and leaves them alone from submit to done. */
+#ifndef QUEEN_BROKER_BROKER_H
+#define QUEEN_BROKER_BROKER_H
+
+#include "base/arena.h"
+#include "base/loop.h"
+#include "broker/config.h"
+#include "engine/engine.h"
+#include "log/log.h"
+
+struct broker;
+
+enum call_kind { CALL_WRITE, CALL_POP, CALL_READ };
+
+enum call_outcome {
+    CALL_OK,
+    CALL_EMPTY,        /* pop: nothing to deliver */
+    CALL_OVERLOADED,   /* 429 overloaded; retry_after_s */
+    CALL_STORAGE_FULL, /* 507 */
+    CALL_TIMEOUT,      /* 503 timeout */
+    CALL_NO_LEADER,    /* 503 no_leader: also while starting and stopping */
+    CALL_UNKNOWN,      /* 503 outcome_unknown */
+    CALL_CANCELLED,    /* broker_cancel: nobody is there to answer */
+    CALL_DAMAGED,      /* 500 internal: a payload could not be read back (logged with its place) */
+};
+
+/* A delivered piece with its bytes at hand: the push group's block (memory of the log, pinned, or a copy from disk). */
+struct call_piece {
+    struct push_group group;
+    struct log_pin pin;
+    bool pinned;
+};
+
+struct call {
+    /* set by the caller */
+    struct loop *home;
+    void (*done)(struct call *c);
+    enum call_kind kind;
+    int64_t deadline_us; /* clock_mono_us */
+    struct arena arena;  /* initialised; results are put here. The caller frees it after done */
+    struct slice command;          /* CALL_WRITE: one encoded command */
+    bool grows;                    /* CALL_WRITE: needs room on disk (push): refused with CALL_STORAGE_FULL when it is scarce */
+    struct pop_command pop;        /* CALL_POP: slices must outlive the call */
+    bool wait;                     /* CALL_POP: long poll */
+    bool choose_batch, choose_partitions; /* CALL_POP: autopilot picks what the client did not send */
+    void (*read)(struct call *c, struct engine *e, struct engine_now now); /* CALL_READ: runs on the group thread, writes to `answer` */
+    void *read_ctx;
+    /* the answer */
+    enum call_outcome outcome;
+    uint32_t retry_after_s;
+    struct engine_result result; /* CALL_OK of writes and pops */
+    struct call_piece *pieces;   /* CALL_POP: for all claims' pieces, in order */
+    int64_t wall_us;             /* time of the command's execution (lease end of a delivery is counted from it) */
+    struct buf answer;           /* CALL_READ: freed by the caller */
+    uint32_t status;             /* CALL_READ: HTTP status chosen by `read` (0 = 200) */
+    /* the broker's own */
+    struct loop_task task;
+    uint8_t state;
+    bool cancelled;
+    struct call *next, *previous;
+    struct heap_node due;
+    uint64_t index;
+    uint32_t slot, parked_group, pop_generation;
+};
+
+/* Opens everything under config->dir. exit_code: 2 data unusable, 3 I/O (conventions of `queen serve`); `error` says it in one line.
+ * `group_loop` runs the group; edge loops are the callers' homes. Ready when broker_ready. */
+struct broker *broker_open(const struct config *config, struct loop *group_loop, int *exit_code, struct buf *error);
+/* Graceful stop, on the group loop: parked pops get their empty answer, proposed calls are waited for (bounded), the state is cut
+ * and flushed; then `stopped` runs. */
+void broker_stop(struct broker *b, void (*stopped)(void *ctx), void *ctx);
+void broker_close(struct broker *b); /* after stopped and after the loops ended */
+
+void broker_submit(struct broker *b, struct call *c); /* on c->home */
+void broker_cancel(struct broker *b, struct call *c); /* on c->home, before done ran */
+void broker_pieces_release(struct broker *b, struct call *c); /* any thread, after the answer was rendered */
+
+/* Admission by bytes, before a body is read: false = answer 429 (retry_after_s set). Give back the same amount once answered.
+ * Any thread. */
+bool broker_admit(struct broker *b, size_t bytes, uint32_t *retry_after_s);
+void broker_admit_return(struct broker *b, size_t bytes);
+
+bool broker_ready(const struct broker *b);        /* any thread */
+bool broker_storage_full(const struct broker *b); /* any thread */
+
+struct broker_health {
+    bool ready, leader, storage_ready;
+    const char *role;
+    uint64_t term, applied, commit;
+};
+void broker_health(const struct broker *b, struct broker_health *out); /* any thread */
+
+/* Numbers for /metrics, collected on the group thread (a CALL_READ's read may call it). */
+struct broker_metrics {
+    uint64_t log_index, commit_index, applied_index, durable_index, in_flight_entries, in_flight_bytes;
+    uint64_t entries_total, commands_total, admitted_bytes, admit_refused_total, parked, slow_commands_total;
+    uint64_t entry_us_total;              /* submit to applied, summed */
+    uint64_t entry_buckets[24];           /* entries by submit-to-applied time: < 2^i * 16 us */
+    uint64_t apply_us_total;
+    struct log_stats log;
+    struct engine_stats engine;
+    uint64_t store_batches, store_rows, store_flushes, store_bytes, store_memory;
+    bool storage_full;
+};
+void broker_metrics(struct broker *b, struct broker_metrics *out);
+
+#endif

@@ -1,0 +1,222 @@
+/* The wire form of commands: what the edge writes, the log keeps and the engine executes.
+ *
+ * An entry (the body of one log record) is a head and commands, all little-endian, everything 8-byte aligned:
+ *
+ *   entry head (48 bytes)
+ *   +---------+---------+----------+----------+---------------+---------------+
+ *   | magic   | count   | log_us   | wall_us  | clock_id      | clock_us      |   magic = "QEN1"; u32 u32 i64 i64 u64 i64
+ *   +---------+---------+----------+----------+---------------+---------------+   + 8 bytes reserved (0)
+ *   command: u32 bytes (head included, multiple of 8), u8 kind, u8 flags, u16 reserved(0), then fields by kind, zero padded
+ *
+ *   log_us    leader's time for leases: goes on with its monotonic clock from the last entry's value, never back
+ *   wall_us   leader's wall time, made increasing: at least the last entry's wall_us + its count + 1. The time of command
+ *             number i is wall_us + i, so no two commands of a log share a time
+ *   clock_id, clock_us   boot id and monotonic time of the leader when it stamped the entry: only for going on with log_us
+ *             after a restart on the same boot; the engine does not read them
+ *
+ * PUSH
+ *   tenant[16], u32 group_count, u32 0, then groups, each 8-byte aligned:
+ *     u32 bytes (whole group, multiple of 8)   u32 crc32c of all bytes of the group after this field
+ *     u16 queue_len  u16 partition_len  u32 item_count
+ *     queue name, partition name, zero pad to 4
+ *     u32 ends[item_count]      end of each item, counted from the first item's first byte
+ *     items, back to back:  u8 flags, u8 0, u16 transaction_len,
+ *                           [16 bytes trace id]  [u16 subject_len]  transaction id, [subject], payload (to the item's end)
+ *   A group is the payload's home: the engine keeps its place in the log, deliveries are rendered from its bytes.
+ *
+ * POP, ACK, EXTEND, CONFIGURE, QUEUE_DELETE, CLAIM_RETURN, TICK, INIT: see the structs and encoders below. They are decoded
+ * into structs whose slices point into the command.
+ *
+ * Decoding is total: any bytes give a struct or false, never a crash (fuzzed). Thread-safe: no state. */
+#ifndef QUEEN_ENGINE_COMMAND_H
+#define QUEEN_ENGINE_COMMAND_H
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/uuid.h"
+
+enum command_kind {
+    COMMAND_PUSH = 1,
+    COMMAND_POP,
+    COMMAND_ACK,
+    COMMAND_EXTEND,
+    COMMAND_CONFIGURE,
+    COMMAND_QUEUE_DELETE,
+    COMMAND_CLAIM_RETURN, /* a pop's caller is gone: hand its claims back with their attempts */
+    COMMAND_TICK,         /* bounded background work: reaping, sweeping */
+    COMMAND_INIT,         /* the first command of a log: the cluster's id seed */
+};
+
+enum { ENTRY_MAGIC = 0x314e4551, ENTRY_HEAD_BYTES = 48, COMMAND_HEAD_BYTES = 8 };
+
+struct entry_head {
+    uint32_t count;
+    int64_t log_us, wall_us;
+    uint64_t clock_id;
+    int64_t clock_us;
+};
+
+void entry_head_write(char out[ENTRY_HEAD_BYTES], const struct entry_head *h);
+bool entry_head_read(struct slice entry, struct entry_head *out);
+
+/* One command of an entry or of a buffer. `next` steps over `rest`; false when rest is empty or malformed. */
+struct command {
+    uint8_t kind, flags;
+    struct slice all;  /* head included: what is copied into an entry */
+    struct slice body; /* after the head */
+};
+
+bool command_next(struct slice *rest, struct command *out);
+
+/* ---- PUSH ------------------------------------------------------------------------------------------------------- */
+
+enum { ITEM_TRANSACTION = 1, ITEM_TRACE = 2, ITEM_SUBJECT = 4, ITEM_ENCRYPTED = 8 };
+
+struct push_item {
+    uint8_t flags;
+    struct slice transaction; /* when ITEM_TRANSACTION; may be empty then */
+    struct uuid trace;        /* when ITEM_TRACE */
+    struct slice subject;     /* when ITEM_SUBJECT */
+    struct slice payload;     /* JSON text, or an encrypted envelope; empty = null */
+};
+
+struct push_group {
+    struct slice block; /* the whole group, from its `bytes` field */
+    struct slice queue, partition;
+    uint32_t item_count;
+    const char *ends;  /* u32 each, maybe unaligned by 2: read with memcpy */
+    const char *items; /* first byte of the first item */
+};
+
+struct push_command {
+    struct uuid tenant;
+    uint32_t group_count;
+    struct slice groups;
+};
+
+bool push_decode(const struct command *c, struct push_command *out);
+bool push_group_next(struct slice *rest, struct push_group *out);     /* checks every length of the group, not the crc */
+bool push_group_crc_ok(struct slice block);                           /* for bytes read back from disk */
+void push_group_item(const struct push_group *g, uint32_t i, struct push_item *out); /* i < item_count, checked group */
+bool push_group_of(struct slice block, struct push_group *out);       /* one group from its block alone (block may run on) */
+uint32_t push_group_bytes(struct slice head);                         /* the `bytes` field of a block's first 4 bytes */
+
+/* Writes a PUSH command. Items are given group by group: begin, then for each group: group_begin, item..., group_end. */
+struct push_writer {
+    struct buf *out;
+    size_t command_at, group_at, ends_at, items_at;
+    uint32_t group_count, item_count, item_total;
+};
+void push_begin(struct push_writer *w, struct buf *out, struct uuid tenant);
+void push_group_begin(struct push_writer *w, struct slice queue, struct slice partition, uint32_t item_count);
+void push_item_add(struct push_writer *w, const struct push_item *item);
+void push_group_end(struct push_writer *w);
+void push_end(struct push_writer *w);
+
+/* ---- POP -------------------------------------------------------------------------------------------------------- */
+
+enum pop_scope { POP_QUEUE, POP_PARTITION, POP_DISCOVERY };
+enum subscription_mode { SUBSCRIBE_ALL, SUBSCRIBE_NEW, SUBSCRIBE_FROM };
+enum conflation_wish { CONFLATION_ABSENT, CONFLATION_OFF, CONFLATION_ON };
+
+struct pop_command {
+    struct uuid tenant;
+    struct uuid lease_id; /* minted per pop; also set for autoAck pops */
+    uint8_t scope;        /* enum pop_scope */
+    uint8_t mode;         /* enum subscription_mode: for the registration of an unknown group */
+    uint8_t conflation;   /* enum conflation_wish */
+    uint8_t auto_ack;     /* bool */
+    uint32_t batch;       /* >= 1 */
+    uint32_t partitions;  /* 1..POP_PARTITIONS_MAX */
+    int64_t lease_us;     /* > 0 overrides; 0 = the queue's */
+    int64_t from_us;      /* for SUBSCRIBE_FROM: wall time */
+    struct slice group;   /* QUEUE_MODE_GROUP when the caller named none */
+    struct slice queue;     /* POP_QUEUE, POP_PARTITION */
+    struct slice partition; /* POP_PARTITION */
+    struct slice name_space, task; /* POP_DISCOVERY: empty = any */
+};
+#define QUEUE_MODE_GROUP "__QUEUE_MODE__"
+#define DEFAULT_PARTITION "Default"
+
+void pop_encode(struct buf *out, const struct pop_command *p);
+bool pop_decode(const struct command *c, struct pop_command *out);
+
+/* ---- ACK -------------------------------------------------------------------------------------------------------- */
+
+enum ack_status { ACK_COMPLETED, ACK_FAILED, ACK_RETRY, ACK_DLQ };
+
+struct ack_item {
+    uint64_t partition;       /* number */
+    uint8_t status;           /* enum ack_status */
+    uint8_t fenced;           /* a leaseId was sent; `lease` is all ones when it was not a UUID (never matches) */
+    struct uuid lease;
+    struct slice transaction;
+    struct slice error;       /* cut to ERROR_TEXT_BYTES_MAX by the edge; has_error tells null from "" */
+    uint8_t has_error;
+};
+
+struct ack_command {
+    struct uuid tenant;
+    struct slice group;
+    uint32_t item_count;
+    struct slice items;
+};
+
+void ack_begin(struct buf *out, struct uuid tenant, struct slice group, uint32_t item_count);
+void ack_item_add(struct buf *out, const struct ack_item *item);
+void ack_end(struct buf *out, size_t command_at); /* command_at = out->len before ack_begin */
+bool ack_decode(const struct command *c, struct ack_command *out); /* checks all items */
+bool ack_item_next(struct slice *rest, struct ack_item *out);
+
+/* ---- the small ones --------------------------------------------------------------------------------------------- */
+
+struct extend_command {
+    struct uuid tenant, lease;
+    int64_t seconds; /* >= 1 */
+};
+void extend_encode(struct buf *out, const struct extend_command *e);
+bool extend_decode(const struct command *c, struct extend_command *out);
+
+/* Queue options. A command carries those to set (bit in `given`), those to put back to their default (bit in `reset`);
+ * with `replace` all others become their default. Bit numbers are enum queue_option. Booleans are 0 or 1. */
+enum queue_option {
+    OPTION_PRIORITY, OPTION_LEASE_TIME, OPTION_RETRY_LIMIT, OPTION_RETRY_DELAY, OPTION_MAX_SIZE, OPTION_TTL,
+    OPTION_DEAD_LETTER_QUEUE, OPTION_DLQ_AFTER_MAX_RETRIES, OPTION_DELAYED_PROCESSING, OPTION_WINDOW_BUFFER,
+    OPTION_RETENTION_SECONDS, OPTION_COMPLETED_RETENTION_SECONDS, OPTION_RETENTION_ENABLED, OPTION_ENCRYPTION_ENABLED,
+    OPTION_MAX_WAIT_TIME_SECONDS, OPTION_MIN_POP_WAIT_TIME, OPTION_DEDUP_WINDOW_SECONDS,
+    OPTION_RETENTION_SINK_HOLD_MAX_SECONDS,
+    OPTION_NUMBERS, /* count of the numeric ones */
+    OPTION_RETENTION_SINK_HOLD = OPTION_NUMBERS, OPTION_NAMESPACE, OPTION_TASK,
+    OPTION_COUNT
+};
+
+struct queue_options {
+    int32_t numbers[OPTION_NUMBERS];
+    struct slice sink_hold, name_space, task;
+};
+
+struct configure_command {
+    struct uuid tenant;
+    struct slice queue;
+    uint8_t replace;
+    uint32_t given, reset;
+    struct queue_options options; /* only `given` ones count */
+};
+void configure_encode(struct buf *out, const struct configure_command *c);
+bool configure_decode(const struct command *c, struct configure_command *out);
+
+struct queue_delete_command {
+    struct uuid tenant;
+    struct slice queue;
+};
+void queue_delete_encode(struct buf *out, const struct queue_delete_command *d);
+bool queue_delete_decode(const struct command *c, struct queue_delete_command *out);
+
+void claim_return_encode(struct buf *out, struct uuid lease);
+bool claim_return_decode(const struct command *c, struct uuid *lease);
+
+void tick_encode(struct buf *out);
+void init_encode(struct buf *out, uint64_t id_seed);
+bool init_decode(const struct command *c, uint64_t *id_seed);
+
+#endif

@@ -1,0 +1,241 @@
+/* The engine: the deterministic state machine. The ONLY code that changes what the broker knows.
+ *
+ * Input is a committed entry (command.h) and the state; output is a result per command and changed rows. It reads no clock,
+ * does no I/O, takes no lock, starts no thread and depends on no address or hash order: the same entries give the same
+ * results and the same rows on every node and at every replay. One thread at a time uses an engine (the group thread).
+ *
+ * What left memory, or never was there (payload bytes), is read through struct engine_cold, which the caller supplies. The
+ * answer is the same whatever is cached.
+ *
+ * `where`: a node-local place in the log (a byte position). The engine stores it with each append run and hands it out with
+ * deliveries; it takes no part in any decision nor in the digest.
+ *
+ * Life: engine_new, engine_load_row for each stored row, engine_loaded, then engine_apply for each entry in log order. From
+ * time to time engine_cut collects the changed rows; the caller stores them together with the applied index. */
+#ifndef QUEEN_ENGINE_ENGINE_H
+#define QUEEN_ENGINE_ENGINE_H
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "engine/command.h"
+#include "engine/ids.h"
+
+struct engine;
+struct queue;
+
+/* Reads of stored rows, from what engine_cut gave earlier. */
+struct engine_cold {
+    void *ctx;
+    /* Calls `row` for stored rows with from <= key < to in key order until it returns false. */
+    void (*scan)(void *ctx, struct slice from, struct slice to, bool (*row)(void *row_ctx, struct slice key, struct slice value),
+                 void *row_ctx);
+};
+
+struct engine_options {
+    struct engine_cold cold;
+    uint8_t segment_shift; /* log2 of the unit in which live payload bytes are counted: a log segment (26 = 64 MiB) */
+};
+
+struct engine *engine_new(const struct engine_options *o);
+void engine_free(struct engine *e);
+
+/* ---- results ---------------------------------------------------------------------------------------------------- */
+
+enum push_status { PUSH_QUEUED, PUSH_DUPLICATE };
+
+struct push_outcome {
+    uint8_t status;
+    uint64_t offset;
+    struct uuid id; /* the message's; of a duplicate the original's */
+};
+
+/* Contiguous messages of one append: items item0 .. item0+count-1 of the push group whose block is at `where`. */
+struct delivery_piece {
+    uint64_t where;
+    uint32_t block_bytes; /* length of the push group's block */
+    uint32_t item0, count;
+    uint64_t first_offset;
+    int64_t created_us;
+};
+
+struct claim {
+    uint32_t partition; /* number */
+    uint32_t attempt;
+    uint64_t first_offset, last_offset; /* first and last delivered */
+    struct slice partition_name;
+    struct delivery_piece *pieces;
+    uint32_t piece_count, message_count;
+};
+
+enum ack_verdict { ACK_OK, ACK_NOOP, ACK_REFUSED_LEASE, ACK_REFUSED_STALE, ACK_NO_PARTITION, ACK_FOREIGN_PARTITION };
+
+struct ack_outcome {
+    uint8_t verdict; /* enum ack_verdict */
+    bool lease_released, dead_lettered;
+};
+
+struct engine_result {
+    uint8_t kind; /* command_kind */
+    union {
+        struct { struct push_outcome *items; uint32_t count; } push; /* groups in command order, items in group order */
+        struct {
+            struct claim *claims;
+            uint32_t count, messages;
+            bool conflates;           /* the group's effective policy */
+            bool conflation_conflict; /* the request's wish differs from it */
+        } pop;
+        struct { struct ack_outcome *items; uint32_t count; } ack;
+        struct { uint32_t renewed; int64_t expires_wall_us; /* the earliest */ } extend;
+        struct {
+            struct uuid queue_id;
+            struct queue_options options; /* effective, slices in the arena */
+            const char *refused;          /* NULL, or why (text); nothing changed then */
+        } configure;
+        struct { bool existed; } queue_delete;
+    };
+};
+
+/* Where results go. `arena(slot)` gives the memory for command number `slot`'s result (it must live until the answer was
+ * rendered); `result` is called once per command in order. Both may be NULL on a replay: results are then dropped.
+ * `ready` tells that a lane of (queue, group) became claimable: called for every such change, so that exactly as many parked
+ * callers can be woken as there are lanes. It must not call back into the engine. */
+struct engine_sink {
+    void *ctx;
+    struct arena *(*arena)(void *ctx, uint32_t slot);
+    void (*result)(void *ctx, uint32_t slot, const struct engine_result *r);
+    void (*ready)(void *ctx, uint32_t group_number);
+};
+
+/* Executes one entry. `where` is the log position of the entry's first byte. Returns NULL, or the reason why the entry cannot
+ * be applied (malformed): the caller must stop the node with index and reason; the state is then undefined. Total for every
+ * entry whose commands came from the encoders with limits.h respected. */
+const char *engine_apply(struct engine *e, uint64_t index, uint64_t where, struct slice entry, const struct engine_sink *sink);
+
+uint64_t engine_applied_index(const struct engine *e);
+struct entry_head engine_last_head(const struct engine *e); /* of the last entry applied (zero when none): to go on stamping */
+uint64_t engine_id_seed(const struct engine *e);            /* 0 until INIT was applied */
+
+/* ---- questions the leader asks before it proposes ---------------------------------------------------------------- */
+
+struct engine_now {
+    int64_t log_us, wall_us; /* the stamps an entry made now would carry */
+};
+
+enum pop_forecast {
+    POP_NOTHING,  /* nothing to claim: do not propose; park or answer empty */
+    POP_CLAIMABLE,/* would claim something (or may: a forecast may be wrong, the pop then returns no claims) */
+    POP_REGISTERS,/* nothing to claim, but the pop creates a queue or registers a group and so belongs in the log */
+};
+enum pop_forecast engine_pop_forecast(struct engine *e, const struct pop_command *p, struct engine_now now);
+
+/* For parked callers: the number of the (queue, group) a pop waits on, or of the group that its push or seek would arm.
+ * 0 when it does not exist (yet). Numbers are never reused. */
+uint32_t engine_group_find(struct engine *e, struct uuid tenant, struct slice queue, struct slice group);
+/* Lanes of the group that are claimable at `now` (upper bound; counts up to `limit` only). */
+uint32_t engine_group_ready(struct engine *e, uint32_t group_number, struct engine_now now, uint32_t limit);
+/* When the next lane of the group becomes claimable by time alone (lease end, delay), as a waiting time from `now` in
+ * microseconds; -1 = never. 0 = now. */
+int64_t engine_group_due_us(struct engine *e, uint32_t group_number, struct engine_now now);
+/* Would this push, once applied, make its lane claimable for the group? (For hand-off in one entry.) Upper bound. */
+bool engine_push_arms(struct engine *e, uint32_t group_number, struct slice partition, struct engine_now now);
+/* What autopilot chooses where the client sent nothing (0 in the command): sets batch and/or partitions. */
+void engine_autopilot(struct engine *e, struct pop_command *p, bool choose_batch, bool choose_partitions, struct engine_now now);
+/* Conflation policy of a pop as it would be answered if empty: sets both flags. */
+void engine_pop_policy(struct engine *e, const struct pop_command *p, bool *conflates, bool *conflict);
+/* Background work is due: propose a TICK (bounded work each; ask again after it applied). */
+bool engine_tick_due(const struct engine *e, struct engine_now now);
+
+/* ---- reads (group thread, between entries) ------------------------------------------------------------------------ */
+
+struct lane_counts {
+    uint64_t total, pending, processing, completed, dead_letters; /* pending includes processing */
+};
+
+struct queue_view {
+    uint32_t number;
+    struct uuid id, tenant;
+    struct slice name;
+    int64_t created_us;
+    const struct queue_options *options;
+    uint32_t partition_count;
+    uint64_t retained_messages, retained_bytes, dead_letters;
+    uint64_t pushed_total; /* messages ever stored */
+};
+
+struct partition_view {
+    uint32_t number;
+    struct uuid id;
+    struct slice name;
+    int64_t created_us;
+    int64_t last_created_us;  /* newest append; 0 when none */
+    int64_t oldest_created_us; /* of the first retained message; 0 when none */
+    int64_t last_lease_us;    /* wall time of the last lease taken by any group; 0 = none */
+    uint64_t start_offset, tail_offset; /* retained: start <= o < tail */
+    uint64_t retained_bytes;
+    struct lane_counts counts; /* by the rules of the queue listing: slowest named group, else queue mode, else -1 */
+};
+
+struct group_view {
+    uint32_t number;
+    struct slice name;
+    bool registered, conflates;
+    uint64_t cursors;
+};
+
+struct dead_letter_view {
+    struct uuid id, message;
+    struct slice queue, partition, group, error;
+    uint32_t partition_number, retries;
+    uint64_t offset;
+    int64_t created_us, failed_us;
+    struct delivery_piece piece; /* the message: payload and transaction id are in its group's block */
+};
+
+/* Queues of a tenant in creation order; `after` = number of the last one seen (0 to begin). False at the end. */
+bool engine_queue_next(struct engine *e, struct uuid tenant, uint32_t after, struct queue_view *out);
+bool engine_queue_get(struct engine *e, struct uuid tenant, struct slice name, struct queue_view *out);
+void engine_queue_counts(struct engine *e, uint32_t queue, struct engine_now now, struct lane_counts *out); /* O(lanes) */
+bool engine_partition_next(struct engine *e, uint32_t queue, uint32_t after, struct engine_now now, struct partition_view *out);
+bool engine_group_next(struct engine *e, uint32_t queue, uint32_t after, struct group_view *out);
+/* Depth of one lane for a group: `group` 0 = the worst of the named groups, else queue mode (http-admin 5.3). */
+void engine_lane_depth(struct engine *e, uint32_t partition, uint32_t group, struct engine_now now, uint64_t *pending,
+                       uint64_t *processing);
+/* Dead letters of a tenant, newest first; `before` = sequence number to go on below (UINT64_MAX to begin), updated. */
+bool engine_dead_letter_next(struct engine *e, struct uuid tenant, struct slice queue, struct slice group, uint64_t *before,
+                             struct dead_letter_view *out);
+
+struct engine_stats {
+    uint64_t queues, partitions, groups, cursors, leases, dedup_ids, dead_letters, runs_in_memory;
+    uint64_t retained_messages, retained_bytes;
+    uint64_t memory_bytes; /* estimate of the engine's tables */
+};
+void engine_stats(const struct engine *e, struct engine_stats *out);
+
+/* Hash of the whole logical state, independent of memory layout and of `where`. O(state): for tests and checks. */
+struct hash128_pair { uint64_t low, high; };
+struct hash128_pair engine_digest(struct engine *e);
+
+/* ---- rows --------------------------------------------------------------------------------------------------------- */
+
+/* Where a cut's rows go. Keys are at most 64 bytes; `put` of an existing key replaces it. delete_range is [from, to). */
+struct engine_rows {
+    void *ctx;
+    void (*put)(void *ctx, struct slice key, struct slice value);
+    void (*delete)(void *ctx, struct slice key);
+    void (*delete_range)(void *ctx, struct slice from, struct slice to);
+};
+
+/* Rows changed since the last cut, as a consistent state at engine_applied_index. Cost: proportional to what changed. */
+void engine_cut(struct engine *e, const struct engine_rows *rows);
+uint64_t engine_cut_size(const struct engine *e); /* about how many rows a cut would give now */
+/* All cuts up to the given applied index are stored (readable through engine_cold): what only waited for that may leave memory. */
+void engine_cut_stored(struct engine *e, uint64_t applied_index);
+
+/* Start: rows in key order, then loaded. NULL or the reason why the row cannot be (damage). */
+const char *engine_load_row(struct engine *e, struct slice key, struct slice value);
+const char *engine_loaded(struct engine *e, uint64_t applied_index);
+
+/* Live payload bytes whose place is in the segment `where >> segment_shift`; a segment with 0 holds nothing wanted. */
+uint64_t engine_segment_live(const struct engine *e, uint64_t segment);
+
+#endif

@@ -1,0 +1,67 @@
+/* The store: rows of state in RocksDB (DATA/store), behind the log.
+ *
+ * The raft log is the write-ahead log: RocksDB's own is off. A batch (struct store_batch) is a consistent set of changed rows with
+ * the applied index they belong to; the index is a row in the same batch. Batches are written in order by the store thread. A batch is
+ * readable at once after it was written (store_scan), durable after the next flush. A crash comes back at the last flushed batch.
+ *
+ *   group thread: store_batch_new, put/delete/delete_range..., store_submit(batch, flush?)
+ *   store thread: write -> [flush] -> done callback posted to the loop
+ *
+ * Memory is bounded: write buffers and block cache by options. The row cache holds no payloads.
+ *
+ * Failure: a failed write or flush is final: options.failed (store thread), once, with the reason. Damage found at open is
+ * reported with the file's name as RocksDB tells it; the log cannot rebuild what was trimmed, so the node refuses to start.
+ *
+ * Threads: store_scan and store_get from any thread; the rest from the group thread. */
+#ifndef QUEEN_STORE_STORE_H
+#define QUEEN_STORE_STORE_H
+
+#include "base/buf.h"
+#include "base/loop.h"
+#include "base/slice.h"
+
+struct store;
+struct store_batch;
+
+enum store_status { STORE_OK = 0, STORE_DAMAGED, STORE_IO };
+
+/* What the stored rows are a state of. */
+struct store_mark {
+    uint64_t index, term;
+    uint64_t scan_pos; /* replica_scan_pos(index) */
+};
+
+struct store_options {
+    const char *dir; /* DATA/store */
+    struct loop *loop;
+    size_t write_buffer_bytes, block_cache_bytes;
+    void *ctx;
+    void (*failed)(void *ctx, const char *what);
+};
+
+enum store_status store_open(struct store **out, const struct store_options *o, struct store_mark *mark, struct buf *error);
+void store_close(struct store *s); /* writes what was submitted, flushes, joins */
+
+/* Rows with from <= key < to in key order until `row` returns false. Returns STORE_DAMAGED/STORE_IO with `error` (may be NULL). */
+enum store_status store_scan(struct store *s, struct slice from, struct slice to,
+                             bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx, struct buf *error);
+
+struct store_batch *store_batch_new(struct store *s);
+void store_batch_put(struct store_batch *b, struct slice key, struct slice value);
+void store_batch_delete(struct store_batch *b, struct slice key);
+void store_batch_delete_range(struct store_batch *b, struct slice from, struct slice to);
+size_t store_batch_bytes(const struct store_batch *b);
+
+/* Hands the batch over. `written` runs on the loop when the rows are readable, `flushed` when everything up to this batch is durable
+ * (only if flush was asked). Either may be NULL. */
+void store_submit(struct store *s, struct store_batch *b, struct store_mark mark, bool flush, void *ctx,
+                  void (*written)(void *ctx, struct store_mark mark), void (*flushed)(void *ctx, struct store_mark mark));
+bool store_busy(const struct store *s); /* a submitted batch is not written yet */
+
+struct store_stats {
+    uint64_t batches, rows, flushes, disk_bytes, memory_bytes;
+    uint64_t write_us_total, flush_us_total;
+};
+void store_stats(struct store *s, struct store_stats *out);
+
+#endif
