@@ -535,11 +535,6 @@ bool claim_return_decode(const struct command *c, struct uuid *lease)
     return !r.bad;
 }
 
-void tick_encode(struct buf *out)
-{
-    command_finish(out, command_begin(out, COMMAND_TICK, 0));
-}
-
 void init_encode(struct buf *out, uint64_t id_seed)
 {
     size_t at = command_begin(out, COMMAND_INIT, 0);

@@ -24,7 +24,7 @@
  *                           [16 bytes trace id]  [u16 subject_len]  transaction id, [subject], payload (to the item's end)
  *   A group is the payload's home: the engine keeps its place in the log, deliveries are rendered from its bytes.
  *
- * POP, ACK, EXTEND, CONFIGURE, QUEUE_DELETE, CLAIM_RETURN, TICK, INIT: see the structs and encoders below. They are decoded
+ * POP, ACK, EXTEND, CONFIGURE, QUEUE_DELETE, CLAIM_RETURN, INIT: see the structs and encoders below. They are decoded
  * into structs whose slices point into the command.
  *
  * Decoding is total: any bytes give a struct or false, never a crash (fuzzed). Thread-safe: no state. */
@@ -43,7 +43,6 @@ enum command_kind {
     COMMAND_CONFIGURE,
     COMMAND_QUEUE_DELETE,
     COMMAND_CLAIM_RETURN, /* a pop's caller is gone: hand its claims back with their attempts */
-    COMMAND_TICK,         /* bounded background work: reaping, sweeping */
     COMMAND_INIT,         /* the first command of a log: the cluster's id seed */
 };
 
@@ -215,7 +214,6 @@ bool queue_delete_decode(const struct command *c, struct queue_delete_command *o
 void claim_return_encode(struct buf *out, struct uuid lease);
 bool claim_return_decode(const struct command *c, struct uuid *lease);
 
-void tick_encode(struct buf *out);
 void init_encode(struct buf *out, uint64_t id_seed);
 bool init_decode(const struct command *c, uint64_t *id_seed);
 

@@ -29,6 +29,9 @@ struct engine_cold {
     /* Calls `row` for stored rows with from <= key < to in key order until it returns false. */
     void (*scan)(void *ctx, struct slice from, struct slice to, bool (*row)(void *row_ctx, struct slice key, struct slice value),
                  void *row_ctx);
+    /* Copies `bytes` bytes of the log from the place `where` (a push group's block). Must succeed or stop the node: what a
+     * command decides may not depend on whether this node's disk can read. */
+    void (*block)(void *ctx, uint64_t where, uint32_t bytes, char *out);
 };
 
 struct engine_options {
@@ -98,12 +101,12 @@ struct engine_result {
 /* Where results go. `arena(slot)` gives the memory for command number `slot`'s result (it must live until the answer was
  * rendered); `result` is called once per command in order. Both may be NULL on a replay: results are then dropped.
  * `ready` tells that a lane of (queue, group) became claimable: called for every such change, so that exactly as many parked
- * callers can be woken as there are lanes. It must not call back into the engine. */
+ * callers can be woken as there are lanes. It must not call back into the engine. Any of the three may be NULL. */
 struct engine_sink {
     void *ctx;
     struct arena *(*arena)(void *ctx, uint32_t slot);
     void (*result)(void *ctx, uint32_t slot, const struct engine_result *r);
-    void (*ready)(void *ctx, uint32_t group_number);
+    void (*ready)(void *ctx, uint32_t group_number, uint32_t partition_number, struct slice partition_name);
 };
 
 /* Executes one entry. `where` is the log position of the entry's first byte. Returns NULL, or the reason why the entry cannot
@@ -142,8 +145,9 @@ bool engine_push_arms(struct engine *e, uint32_t group_number, struct slice part
 void engine_autopilot(struct engine *e, struct pop_command *p, bool choose_batch, bool choose_partitions, struct engine_now now);
 /* Conflation policy of a pop as it would be answered if empty: sets both flags. */
 void engine_pop_policy(struct engine *e, const struct pop_command *p, bool *conflates, bool *conflict);
-/* Background work is due: propose a TICK (bounded work each; ask again after it applied). */
-bool engine_tick_due(const struct engine *e, struct engine_now now);
+/* Node-local work that no answer depends on (freeing what deleted queues held): a bounded amount. True when there is more.
+ * Call it between entries, also on an otherwise idle node until it says false. */
+bool engine_housekeep(struct engine *e);
 
 /* ---- reads (group thread, between entries) ------------------------------------------------------------------------ */
 
@@ -231,7 +235,9 @@ uint64_t engine_cut_size(const struct engine *e); /* about how many rows a cut w
 /* All cuts up to the given applied index are stored (readable through engine_cold): what only waited for that may leave memory. */
 void engine_cut_stored(struct engine *e, uint64_t applied_index);
 
-/* Start: rows in key order, then loaded. NULL or the reason why the row cannot be (damage). */
+/* Start: rows in key order, from the empty key to ENGINE_ROWS_LOADED_END (rows behind it stay cold), then loaded. NULL or the
+ * reason why the row cannot be (damage). */
+#define ENGINE_ROWS_LOADED_END "\x80" 
 const char *engine_load_row(struct engine *e, struct slice key, struct slice value);
 const char *engine_loaded(struct engine *e, uint64_t applied_index);
 
