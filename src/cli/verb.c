@@ -1,0 +1,211 @@
+#include "cli/verb.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    LINES_READ_BYTES = 65536,
+    BACKOFF_MS = 200,
+};
+
+void verb_say(const struct verb *v, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "queen %s: ", v->name);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+}
+
+void verb_fail(struct verb *v, int rc)
+{
+    if (rc > v->rc) v->rc = rc;
+}
+
+bool verb_open(struct verb *v)
+{
+    const char *server = v->server != NULL ? v->server : getenv("QUEEN_SERVER");
+    if (server == NULL || server[0] == 0) server = "http://127.0.0.1:6632";
+    if (client_init(&v->client, server)) return true;
+    verb_say(v, "%s", v->client.error);
+    verb_fail(v, CLI_USAGE);
+    return false;
+}
+
+void verb_close(struct verb *v)
+{
+    client_close(&v->client);
+}
+
+static void sleep_ms(uint64_t ms)
+{
+    struct timespec t = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000};
+    while (nanosleep(&t, &t) != 0 && errno == EINTR) continue;
+}
+
+static const char *advice(unsigned status)
+{
+    switch (status) {
+    case 401: return " (the server wants a token)";
+    case 404: return " (is that address a Queen server?)";
+    case 413: return " (send less in one call: --batch; or a shorter name)";
+    case 429:
+    case 503: return " (it is busy or has no leader: try again later, or more often with --retries)";
+    case 507: return " (the server's disk is nearly full: consume or delete, or give it room)";
+    default: return "";
+    }
+}
+
+/* "refused with 413 name_too_long: the text (what to do)" */
+static void refusal_say(const struct verb *v)
+{
+    static const char *const names[2] = {"code", "error"};
+    struct slice values[2] = {{0}, {0}};
+    struct slice whole;
+    struct slice body = v->client.body;
+    if (json_whole(body, &whole) && json_members(whole, names, values, 2) && json_is_string(values[1])) {
+        struct slice code = json_unquoted(values[0]);
+        struct slice text = json_unquoted(values[1]);
+        verb_say(v, "refused with %u %.*s%s%.*s%s", v->client.status, (int)code.len, code.at == NULL ? "" : code.at,
+                 code.len > 0 ? ": " : "", (int)text.len, text.at, advice(v->client.status));
+        return;
+    }
+    int shown = body.len > 300 ? 300 : (int)body.len;
+    verb_say(v, "refused with %u: %.*s%s", v->client.status, shown, body.at, advice(v->client.status));
+}
+
+/* How long to wait before the same call is made again; 0: not at all. */
+static uint64_t retry_after_ms(const struct verb *v, enum client_outcome outcome, uint32_t attempt)
+{
+    if (outcome == CLIENT_ANSWERED) {
+        if (v->client.status != 429 && v->client.status != 503) return 0;
+        uint64_t s = v->client.retry_after_s == 0 ? 1 : v->client.retry_after_s;
+        return (s > VERB_WAIT_S_MAX ? VERB_WAIT_S_MAX : s) * 1000;
+    }
+    if (!v->reached) return 0;
+    uint64_t ms = (uint64_t)BACKOFF_MS << (attempt > 4 ? 4 : attempt);
+    return ms;
+}
+
+bool verb_send(struct verb *v, const char *method, struct slice path, struct slice body, int timeout_ms, unsigned wanted,
+               unsigned wanted_too)
+{
+    for (uint32_t attempt = 0;; attempt++) {
+        enum client_outcome outcome = client_call(&v->client, method, path, body, timeout_ms);
+        if (outcome == CLIENT_ANSWERED) {
+            v->reached = true;
+            if (v->client.status == wanted || (wanted_too != 0 && v->client.status == wanted_too)) return true;
+        }
+        uint64_t ms = attempt < v->retries ? retry_after_ms(v, outcome, attempt) : 0;
+        if (ms > 0) {
+            sleep_ms(ms);
+            continue;
+        }
+        if (outcome == CLIENT_ANSWERED) {
+            refusal_say(v);
+            verb_fail(v, CLI_REFUSED);
+        } else {
+            verb_say(v, "%s: %s (is the server running? give its address with --server or QUEEN_SERVER)",
+                     outcome == CLIENT_UNREACHABLE ? "cannot reach the server" : "the call was cut off",
+                     v->client.error);
+            verb_fail(v, CLI_UNREACHABLE);
+        }
+        return false;
+    }
+}
+
+void verb_line(struct buf *scratch, struct slice value)
+{
+    buf_clear(scratch);
+    json_one_line(scratch, value);
+    buf_byte(scratch, '\n');
+    fwrite(scratch->at, 1, scratch->len, stdout);
+}
+
+bool verb_flush(struct verb *v)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) return true;
+    verb_say(v, "cannot write the output: %s", strerror(errno));
+    verb_fail(v, CLI_REFUSED);
+    return false;
+}
+
+bool verb_number(const struct verb *v, const char *option, const char *text, uint64_t least, uint64_t most, uint64_t *out)
+{
+    char *end = NULL;
+    errno = 0;
+    unsigned long long n = strtoull(text, &end, 10);
+    if (errno == 0 && end != text && *end == 0 && text[0] >= '0' && text[0] <= '9' && n >= least && n <= most) {
+        *out = n;
+        return true;
+    }
+    verb_say(v, "%s takes a whole number from %llu to %llu, not %s", option, (unsigned long long)least,
+             (unsigned long long)most, text);
+    return false;
+}
+
+/* ---- lines ---- */
+
+/* Reads more of standard input. False: nothing can be read now (or ever: ended). */
+static enum lines_state lines_read(struct lines *l, struct verb *v, bool wait)
+{
+    struct pollfd p = {.fd = 0, .events = POLLIN};
+    if (!wait && poll(&p, 1, 0) == 0) return LINES_NONE;
+    if (l->at > 0) {
+        memmove(l->in.at, l->in.at + l->at, l->in.len - l->at);
+        l->in.len -= l->at;
+        l->scanned -= l->at;
+        l->at = 0;
+    }
+    if (l->in.len > VERB_LINE_BYTES_MAX) {
+        verb_say(v, "line %llu is longer than %d bytes", (unsigned long long)l->number + 1, VERB_LINE_BYTES_MAX);
+        verb_fail(v, CLI_REFUSED);
+        return LINES_BROKEN;
+    }
+    ssize_t n;
+    do {
+        n = read(0, buf_reserve(&l->in, LINES_READ_BYTES), LINES_READ_BYTES);
+    } while (n < 0 && errno == EINTR);
+    if (n < 0) {
+        verb_say(v, "cannot read standard input: %s", strerror(errno));
+        verb_fail(v, CLI_REFUSED);
+        return LINES_BROKEN;
+    }
+    l->in.len += (size_t)n;
+    l->ended = n == 0;
+    return LINES_ONE;
+}
+
+static bool line_is_blank(struct slice s)
+{
+    for (size_t i = 0; i < s.len; i++) {
+        if (s.at[i] != ' ' && s.at[i] != '\t' && s.at[i] != '\r') return false;
+    }
+    return true;
+}
+
+enum lines_state lines_next(struct lines *l, struct verb *v, bool wait, struct slice *line)
+{
+    for (;;) {
+        const char *from = l->in.at + l->scanned;
+        const char *end = l->in.len > l->scanned ? memchr(from, '\n', l->in.len - l->scanned) : NULL;
+        if (end == NULL && !l->ended) {
+            l->scanned = l->in.len;
+            enum lines_state state = lines_read(l, v, wait);
+            if (state != LINES_ONE) return state;
+            continue;
+        }
+        if (end == NULL && l->in.len == l->at) return LINES_END;
+        size_t stop = end == NULL ? l->in.len : (size_t)(end - l->in.at);
+        *line = slice_make(l->in.at + l->at, stop - l->at);
+        l->at = end == NULL ? stop : stop + 1;
+        l->scanned = l->at;
+        l->number++;
+        if (!line_is_blank(*line)) return LINES_ONE;
+    }
+}
