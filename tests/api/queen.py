@@ -9,7 +9,7 @@ What is here
     Broker          one broker process on a data directory of its own
                       start, stop (SIGTERM, exit code 0 demanded), kill (SIGKILL), restart,
                       request/get/post/delete, and the verbs push, push_ids, pop, take, nothing,
-                      ack, ack_batch, ack_body, extend, configure, queue_detail, depth, dlq
+                      ack, ack_batch, ack_body, extend, configure, queue_detail, depth, dlq, drain
     Response        status, headers (lower-case names), body (bytes), json, elapsed (seconds)
     RawConnection   a plain socket for requests that no well-behaved client would send
     wait_until      polls a condition with a deadline
@@ -608,6 +608,17 @@ class Broker:
     def dlq(self, queue, group=None, **params):
         """Dead letters of a queue, newest first. Returns the parsed answer."""
         return self.get("/api/v1/dlq" + query(dict(params, queue=queue, consumerGroup=group))).expect(200).json
+
+
+    def drain(self, queue, batch=1000):
+        """Every retained message of a queue, read by a fresh group from the oldest on. Messages of a lane in order."""
+        group = unique("drain")
+        messages = []
+        while True:
+            answer = self.pop(queue, group=group, subscriptionMode="all", autoAck=True, batch=batch, partitions=64).expect((200, 204))
+            if answer.status == 204:
+                return messages
+            messages += answer.json["messages"]
 
 
 def _ack_item(message, status, error, lease):
