@@ -11,7 +11,7 @@ enum {
     BENCH_CALL_MS = 60000,
 };
 
-static void sleep_s(double s)
+void bench_sleep(double s)
 {
     if (s <= 0) return;
     struct timespec t = {.tv_sec = (time_t)s, .tv_nsec = (long)((s - (double)(time_t)s) * 1e9)};
@@ -81,18 +81,33 @@ void bench_aim(const struct bench *b, struct load *l)
     must(rc == 1); /* bench_open has checked it */
 }
 
+bool bench_await(struct load *l, const _Atomic uint64_t *value, uint64_t want)
+{
+    enum { STEP_US = 1000, STILL_US_MAX = 30000000 };
+    uint64_t before = 0;
+    for (uint64_t still_us = 0; still_us < STILL_US_MAX; still_us += STEP_US) {
+        uint64_t now = atomic_load(value);
+        if (now >= want) return true;
+        if (atomic_load(&l->stop)) return false;
+        if (now != before) still_us = 0;
+        before = now;
+        bench_sleep(STEP_US / 1e6);
+    }
+    return false;
+}
+
 int bench_run(struct bench *b, struct load *l, bool (*finished)(void *arg), void *arg)
 {
     const struct bench_options *o = &b->options;
     if (!load_start(l)) return BENCH_UNREACHABLE;
-    sleep_s(o->warmup_s);
+    bench_sleep(o->warmup_s);
     struct proc_sample from, to;
     proc_sample(b->pid, &from);
     atomic_store(&l->window_from_ns, from.at_ns);
     for (;;) {
         double left = o->duration_s - (double)(load_now_ns() - from.at_ns) / 1e9;
         if (left <= 0 || atomic_load(&l->stop) || (finished != NULL && finished(arg))) break;
-        sleep_s(left < 0.002 ? left : 0.002);
+        bench_sleep(left < 0.002 ? left : 0.002);
     }
     atomic_store(&l->window_to_ns, load_now_ns());
     proc_sample(b->pid, &to);

@@ -74,7 +74,8 @@ struct push_request {
     char *text;
     size_t len;
     uint32_t batch;
-    uint32_t head_len;
+    uint32_t body_at;
+    uint32_t head_len; /* up to the first item */
     uint32_t item_len; /* distance between items; each has its id, lane and stamp at the same place */
     uint32_t lane_at, id_at, stamp_at;
     uint32_t conn;    /* part of every id */
@@ -91,6 +92,9 @@ void push_request_free(struct push_request *p);
 void push_request_lane(struct push_request *p, uint32_t item, uint32_t lane);
 void push_request_id(struct push_request *p, uint32_t item, uint32_t counter);
 void push_request_stamp(struct push_request *p, uint32_t item, int64_t ns);
+
+/* The body alone, without the headers. */
+struct slice push_request_body(const struct push_request *p);
 
 /* New ids for all items. */
 void push_request_renew(struct push_request *p);
@@ -112,15 +116,38 @@ struct slice text_value(const char *at, size_t len, const char *key);
 struct push_shared {
     struct bench *bench;
     uint32_t conns;         /* of the group: lanes are shared out so that no two connections meet in one */
-    _Atomic int64_t left;   /* messages to send; INT64_MAX: no end */
-    _Atomic int64_t stored; /* messages answered as queued */
-    bool uncounted;         /* only other work is measured */
+    _Atomic int64_t left;    /* messages to send; INT64_MAX: no end */
+    _Atomic uint64_t stored; /* messages answered as queued */
+    enum push_counting { PUSH_COUNTED, PUSH_UNCOUNTED, PUSH_SECOND } counting; /* SECOND: only its latency, as `second` */
+    bool stamped; /* payloads say when their push was due */
 };
 
 extern const struct load_work push_work;
 
 /* Pushes `count` messages as fast as it goes, unmeasured. */
 int bench_fill(struct bench *b, uint64_t count, uint32_t batch);
+
+/* ---- shared pop and ack work (bench_popack.c) ---- */
+
+struct drain_shared {
+    struct bench *bench;
+    char pop[512]; /* the request */
+    size_t pop_len;
+    bool one_lane; /* a pop claims one lane */
+    bool ack;      /* else popped counts as done */
+    _Atomic uint64_t done;
+    uint64_t enough; /* so many done messages end the measurement */
+};
+
+extern const struct load_work drain_work;
+
+/* query: "batch=..&..", without group and mode. */
+void drain_shared_make(struct drain_shared *s, struct bench *b, const char *query);
+
+/* Waits until *value reaches `want`, the load fails, or nothing has moved for 30 s. True: reached. */
+bool bench_await(struct load *l, const _Atomic uint64_t *value, uint64_t want);
+
+void bench_sleep(double s);
 
 /* ---- workloads ---- */
 

@@ -67,11 +67,17 @@ void push_request_make(struct push_request *p, const struct bench *b, uint32_t c
                "\r\n%s",
                b->options.host, b->options.port, items.len + sizeof open - 1, open);
     p->head_len = (uint32_t)all.len;
+    p->body_at = p->head_len - (uint32_t)(sizeof open - 1);
     buf_slice(&all, buf_view(&items));
     buf_free(&items);
     p->text = all.at;
     p->len = all.len;
     for (uint32_t i = 0; i < batch; i++) hex_put(p->text + p->head_len + i * p->item_len + p->id_at + 24, 4, conn);
+}
+
+struct slice push_request_body(const struct push_request *p)
+{
+    return slice_make(p->text + p->body_at, p->len - p->body_at);
 }
 
 void push_request_free(struct push_request *p)

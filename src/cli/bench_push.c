@@ -3,7 +3,6 @@
  * Each connection owns the lanes index, index + conns, index + 2 conns, ... and takes them in turn, so no two requests under
  * way meet in one lane. With fewer lanes than connections they share. */
 #include <stdio.h>
-#include <time.h>
 
 #include "cli/bench.h"
 
@@ -53,6 +52,7 @@ static bool push_begin(struct load_conn *c)
     for (uint32_t i = 0; i < batch; i++) {
         push_request_lane(&p->request, i, lane);
         if (s->bench->options.spread) lane = lane_take(p, c, s);
+        if (s->stamped) push_request_stamp(&p->request, i, c->start_ns);
     }
     c->out = p->request.text;
     c->out_len = p->request.len;
@@ -74,8 +74,12 @@ static enum load_verdict push_reply(struct load_conn *c, const struct load_answe
             return LOAD_DONE;
         }
     }
-    atomic_fetch_add_explicit(&s->stored, (int64_t)batch, memory_order_relaxed);
-    if (!s->uncounted && load_measures(c, now_ns)) {
+    atomic_fetch_add_explicit(&s->stored, batch, memory_order_relaxed);
+    if (s->counting != PUSH_UNCOUNTED && load_measures(c, now_ns)) {
+        if (s->counting == PUSH_SECOND) {
+            hist_add(&n->second, now_ns - c->start_ns);
+            return LOAD_DONE;
+        }
         n->operations++;
         n->messages += batch;
         hist_add(&n->latency, now_ns - c->start_ns);
@@ -96,26 +100,17 @@ int bench_fill(struct bench *b, uint64_t count, uint32_t batch)
     struct bench_options kept = b->options;
     b->options.batch = batch;
     struct push_shared shared = {.bench = b, .conns = 64};
-    uint64_t requests = (count + batch - 1) / batch;
-    int64_t want = (int64_t)(requests * batch);
-    atomic_store(&shared.left, want);
+    uint64_t want = (count + batch - 1) / batch * batch;
+    atomic_store(&shared.left, (int64_t)want);
     struct load l;
     bench_aim(b, &l);
     load_add(&l, &push_work, &shared, shared.conns, 0);
     int rc = BENCH_UNREACHABLE;
     if (load_start(&l)) {
-        int64_t before = -1;
-        uint32_t still = 0;
-        while (atomic_load(&shared.stored) < want && !atomic_load(&l.stop) && still < 30000) {
-            struct timespec t = {.tv_sec = 0, .tv_nsec = 1000000};
-            nanosleep(&t, NULL);
-            int64_t now = atomic_load(&shared.stored);
-            still = now == before ? still + 1 : 0;
-            before = now;
-        }
+        bool filled = bench_await(&l, &shared.stored, want);
         load_stop(&l);
-        rc = atomic_load(&shared.stored) == want ? BENCH_OK : BENCH_REFUSED;
-        if (rc != BENCH_OK) fprintf(stderr, "queen bench: the lanes could not be filled\n");
+        rc = filled ? BENCH_OK : BENCH_REFUSED;
+        if (!filled) fprintf(stderr, "queen bench: the lanes could not be filled\n");
     }
     b->options = kept;
     return rc;

@@ -8,9 +8,9 @@ using namespace simdjson;
 
 namespace {
 
-struct json_span span_of(const padded_string &copy, std::string_view part)
+struct view_span span_of(const padded_string &copy, std::string_view part)
 {
-    return json_span{static_cast<size_t>(part.data() - copy.data()), part.size(), true};
+    return view_span{static_cast<size_t>(part.data() - copy.data()), part.size(), true};
 }
 
 /* The raw text of a value; it is skipped on the way. */
@@ -21,7 +21,7 @@ bool raw_of(ondemand::value value, std::string_view *out)
 
 }  // namespace
 
-extern "C" bool json_scan_whole(const char *text, size_t len)
+extern "C" bool view_scan_whole(const char *text, size_t len)
 {
     /* The document-object model checks everything, which on-demand reading does not. */
     static dom::parser parser;
@@ -29,14 +29,14 @@ extern "C" bool json_scan_whole(const char *text, size_t len)
     return len > 0 && parser.parse(text, len, true).get(root) == SUCCESS;
 }
 
-extern "C" bool json_scan_members(const char *text, size_t len, const char *const *names, struct json_span *values,
+extern "C" bool view_scan_members(const char *text, size_t len, const char *const *names, struct view_span *values,
                                   size_t count)
 {
     static ondemand::parser parser;
     padded_string copy(text, len);
     ondemand::document document;
     ondemand::object object;
-    for (size_t i = 0; i < count; i++) values[i] = json_span{0, 0, false};
+    for (size_t i = 0; i < count; i++) values[i] = view_span{0, 0, false};
     if (parser.iterate(copy).get(document) != SUCCESS || document.get_object().get(object) != SUCCESS) return false;
     for (auto field : object) {
         std::string_view key, raw;
@@ -51,7 +51,7 @@ extern "C" bool json_scan_members(const char *text, size_t len, const char *cons
     return true;
 }
 
-extern "C" bool json_scan_elements(const char *text, size_t len, bool (*each)(void *arg, struct json_span element),
+extern "C" bool view_scan_elements(const char *text, size_t len, bool (*each)(void *arg, struct view_span element),
                                    void *arg)
 {
     static ondemand::parser parser;

@@ -9,14 +9,14 @@
 extern "C" {
 #endif
 
-struct json_span {
+struct view_span {
     size_t at, len; /* may end with blanks */
     bool present;
 };
 
-bool json_scan_whole(const char *text, size_t len);
-bool json_scan_members(const char *text, size_t len, const char *const *names, struct json_span *values, size_t count);
-bool json_scan_elements(const char *text, size_t len, bool (*each)(void *arg, struct json_span element), void *arg);
+bool view_scan_whole(const char *text, size_t len);
+bool view_scan_members(const char *text, size_t len, const char *const *names, struct view_span *values, size_t count);
+bool view_scan_elements(const char *text, size_t len, bool (*each)(void *arg, struct view_span element), void *arg);
 
 #ifdef __cplusplus
 }

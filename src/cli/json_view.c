@@ -18,24 +18,24 @@ static struct slice trimmed(struct slice s)
     return s;
 }
 
-static struct slice part_of(struct slice text, struct json_span span)
+static struct slice part_of(struct slice text, struct view_span span)
 {
     must(span.at <= text.len && span.len <= text.len - span.at);
     return trimmed(slice_make(text.at + span.at, span.len));
 }
 
-bool json_whole(struct slice text, struct slice *value)
+bool view_whole(struct slice text, struct slice *value)
 {
-    if (!json_scan_whole(text.at, text.len)) return false;
+    if (!view_scan_whole(text.at, text.len)) return false;
     *value = trimmed(text);
     return true;
 }
 
-bool json_members(struct slice text, const char *const *names, struct slice *values, size_t count)
+bool view_members(struct slice text, const char *const *names, struct slice *values, size_t count)
 {
-    struct json_span spans[JSON_MEMBERS_MAX];
+    struct view_span spans[JSON_MEMBERS_MAX];
     must(count <= JSON_MEMBERS_MAX);
-    if (!json_scan_members(text.at, text.len, names, spans, count)) return false;
+    if (!view_scan_members(text.at, text.len, names, spans, count)) return false;
     for (size_t i = 0; i < count; i++) {
         values[i] = spans[i].present ? part_of(text, spans[i]) : (struct slice){.at = NULL, .len = 0};
     }
@@ -48,19 +48,19 @@ struct walk {
     void *arg;
 };
 
-static bool walk_each(void *arg, struct json_span element)
+static bool walk_each(void *arg, struct view_span element)
 {
     struct walk *w = arg;
     return w->each(w->arg, part_of(w->array, element));
 }
 
-bool json_elements(struct slice array, bool (*each)(void *arg, struct slice element), void *arg)
+bool view_elements(struct slice array, bool (*each)(void *arg, struct slice element), void *arg)
 {
     struct walk w = {.array = array, .each = each, .arg = arg};
-    return json_scan_elements(array.at, array.len, walk_each, &w);
+    return view_scan_elements(array.at, array.len, walk_each, &w);
 }
 
-void json_quote(struct buf *b, struct slice text)
+void view_quote(struct buf *b, struct slice text)
 {
     buf_byte(b, '"');
     for (size_t i = 0; i < text.len; i++) {
@@ -77,7 +77,7 @@ void json_quote(struct buf *b, struct slice text)
     buf_byte(b, '"');
 }
 
-void json_one_line(struct buf *b, struct slice value)
+void view_one_line(struct buf *b, struct slice value)
 {
     buf_slice(b, value);
     char *at = b->at + b->len - value.len;

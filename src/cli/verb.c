@@ -68,9 +68,9 @@ static void refusal_say(const struct verb *v)
     struct slice values[2] = {{0}, {0}};
     struct slice whole;
     struct slice body = v->client.body;
-    if (json_whole(body, &whole) && json_members(whole, names, values, 2) && json_is_string(values[1])) {
-        struct slice code = json_unquoted(values[0]);
-        struct slice text = json_unquoted(values[1]);
+    if (view_whole(body, &whole) && view_members(whole, names, values, 2) && view_is_string(values[1])) {
+        struct slice code = view_unquoted(values[0]);
+        struct slice text = view_unquoted(values[1]);
         verb_say(v, "refused with %u %.*s%s%.*s%s", v->client.status, (int)code.len, code.at == NULL ? "" : code.at,
                  code.len > 0 ? ": " : "", (int)text.len, text.at, advice(v->client.status));
         return;
@@ -122,7 +122,7 @@ bool verb_send(struct verb *v, const char *method, struct slice path, struct sli
 void verb_line(struct buf *scratch, struct slice value)
 {
     buf_clear(scratch);
-    json_one_line(scratch, value);
+    view_one_line(scratch, value);
     buf_byte(scratch, '\n');
     fwrite(scratch->at, 1, scratch->len, stdout);
 }

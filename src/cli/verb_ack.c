@@ -46,7 +46,7 @@ static bool result_each(void *arg, struct slice element)
     static const char *const names[1] = {"success"};
     struct ack *a = arg;
     struct slice success = {0};
-    if (!json_members(element, names, &success, 1) || !slice_is(success, "true")) verb_fail(&a->verb, CLI_REFUSED);
+    if (!view_members(element, names, &success, 1) || !slice_is(success, "true")) verb_fail(&a->verb, CLI_REFUSED);
     verb_line(&a->scratch, element);
     return true;
 }
@@ -69,7 +69,7 @@ static bool batch_send(struct ack *a)
     buf_clear(&a->items);
     if (!verb_send(&a->verb, "POST", slice_of("/api/v1/ack/batch"), buf_view(&a->body), VERB_CALL_MS, 200, 0)) return false;
     struct slice whole;
-    if (!json_whole(a->verb.client.body, &whole) || !json_elements(whole, result_each, a)) {
+    if (!view_whole(a->verb.client.body, &whole) || !view_elements(whole, result_each, a)) {
         verb_say(&a->verb, "the answer is not an array of results");
         verb_fail(&a->verb, CLI_REFUSED);
         return false;
@@ -81,12 +81,12 @@ enum member { M_TRANSACTION, M_PARTITION, M_LEASE, M_GROUP, M_STATUS, M_ERROR, M
 
 static void text_member(struct buf *b, const char *name, struct slice raw, const char *text)
 {
-    if (!json_is_string(raw) && text == NULL) return;
+    if (!view_is_string(raw) && text == NULL) return;
     buf_printf(b, ",\"%s\":", name);
-    if (json_is_string(raw)) {
+    if (view_is_string(raw)) {
         buf_slice(b, raw);
     } else {
-        json_quote(b, slice_of(text));
+        view_quote(b, slice_of(text));
     }
 }
 
@@ -95,8 +95,8 @@ static bool message_add(struct ack *a, const struct slice *m)
 {
     struct buf group = {0};
     if (a->group_name != NULL) {
-        json_quote(&group, slice_of(a->group_name));
-    } else if (json_is_string(m[M_GROUP]) && !slice_is(m[M_GROUP], "\"__QUEUE_MODE__\"")) {
+        view_quote(&group, slice_of(a->group_name));
+    } else if (view_is_string(m[M_GROUP]) && !slice_is(m[M_GROUP], "\"__QUEUE_MODE__\"")) {
         buf_slice(&group, m[M_GROUP]);
     }
     bool going = true;
@@ -125,8 +125,8 @@ static bool line_add(struct ack *a, struct slice line, uint64_t number)
                                                "consumerGroup", "status",      "error"};
     struct slice value;
     struct slice m[MEMBERS];
-    if (!json_whole(line, &value) || !json_members(value, names, m, MEMBERS) || !json_is_string(m[M_TRANSACTION]) ||
-        !json_is_string(m[M_PARTITION])) {
+    if (!view_whole(line, &value) || !view_members(value, names, m, MEMBERS) || !view_is_string(m[M_TRANSACTION]) ||
+        !view_is_string(m[M_PARTITION])) {
         verb_say(&a->verb, "line %llu is not a message as `queen pop` prints it; it was not acked",
                  (unsigned long long)number);
         verb_fail(&a->verb, CLI_REFUSED);

@@ -84,8 +84,8 @@ static bool pop_once(struct pop *p)
     if (!verb_send(&p->verb, "GET", buf_view(&p->path), slice_of(""), timeout_ms, 200, 204)) return false;
     if (p->verb.client.status == 204) return true;
     struct slice whole, messages;
-    if (!json_whole(p->verb.client.body, &whole) || !json_members(whole, names, &messages, 1) || messages.at == NULL ||
-        !json_elements(messages, message_each, p)) {
+    if (!view_whole(p->verb.client.body, &whole) || !view_members(whole, names, &messages, 1) || messages.at == NULL ||
+        !view_elements(messages, message_each, p)) {
         verb_say(&p->verb, "the answer has no messages in it");
         verb_fail(&p->verb, CLI_REFUSED);
         return false;

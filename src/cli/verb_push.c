@@ -49,7 +49,7 @@ static bool result_each(void *arg, struct slice element)
     static const char *const names[1] = {"status"};
     struct push *p = arg;
     struct slice status = {0};
-    if (!json_members(element, names, &status, 1) || slice_is(status, "\"error\"")) verb_fail(&p->verb, CLI_REFUSED);
+    if (!view_members(element, names, &status, 1) || slice_is(status, "\"error\"")) verb_fail(&p->verb, CLI_REFUSED);
     verb_line(&p->scratch, element);
     return true;
 }
@@ -64,7 +64,7 @@ static bool batch_send(struct push *p)
     buf_clear(&p->body);
     if (!sent) return false;
     struct slice whole;
-    if (!json_whole(p->verb.client.body, &whole) || !json_elements(whole, result_each, p)) {
+    if (!view_whole(p->verb.client.body, &whole) || !view_elements(whole, result_each, p)) {
         verb_say(&p->verb, "the answer is not an array of results");
         verb_fail(&p->verb, CLI_REFUSED);
         return false;
@@ -75,11 +75,11 @@ static bool batch_send(struct push *p)
 /* A string stays, a number or literal becomes one; containers and null name nothing. */
 static bool name_put(struct buf *b, struct slice raw)
 {
-    if (json_is_null(raw) || raw.len == 0 || raw.at[0] == '{' || raw.at[0] == '[') return false;
-    if (json_is_string(raw)) {
+    if (view_is_null(raw) || raw.len == 0 || raw.at[0] == '{' || raw.at[0] == '[') return false;
+    if (view_is_string(raw)) {
         buf_slice(b, raw);
     } else {
-        json_quote(b, raw);
+        view_quote(b, raw);
     }
     return true;
 }
@@ -88,7 +88,7 @@ static void id_mint(struct buf *b)
 {
     char text[UUID_TEXT];
     uuid_text(uuid_mint(clock_wall_us()), text);
-    json_quote(b, slice_make(text, sizeof text));
+    view_quote(b, slice_make(text, sizeof text));
 }
 
 /* Puts `name` and the payload's member. False: it is not there. */
@@ -104,15 +104,15 @@ static bool payload_item(struct push *p, struct slice value, uint64_t line)
 {
     const char *const names[2] = {p->key == NULL ? "" : p->key, p->id == NULL ? "" : p->id};
     struct slice values[2] = {{0}, {0}};
-    if (p->key != NULL || p->id != NULL) json_members(value, names, values, 2);
+    if (p->key != NULL || p->id != NULL) view_members(value, names, values, 2);
     if (p->key != NULL && p->id != NULL && strcmp(p->key, p->id) == 0) values[1] = values[0];
     buf_text(&p->body, "{\"queue\":");
-    json_quote(&p->body, slice_of(p->queue));
+    view_quote(&p->body, slice_of(p->queue));
     if (p->key != NULL) {
         if (!member_put(p, "partition", p->key, values[0], line)) return false;
     } else if (p->partition != NULL) {
         buf_text(&p->body, ",\"partition\":");
-        json_quote(&p->body, slice_of(p->partition));
+        view_quote(&p->body, slice_of(p->partition));
     }
     if (p->id != NULL) {
         if (!member_put(p, "transactionId", p->id, values[1], line)) return false;
@@ -130,30 +130,30 @@ static bool raw_item(struct push *p, struct slice value, uint64_t line)
 {
     static const char *const names[5] = {"queue", "partition", "transactionId", "traceId", "payload"};
     struct slice values[5];
-    if (!json_members(value, names, values, 5) || values[4].at == NULL || (values[0].at == NULL && p->queue == NULL)) {
+    if (!view_members(value, names, values, 5) || values[4].at == NULL || (values[0].at == NULL && p->queue == NULL)) {
         verb_say(&p->verb, "line %llu is not an item: {\"queue\":...,\"payload\":...}; it was not sent",
                  (unsigned long long)line);
         return false;
     }
     buf_text(&p->body, "{\"queue\":");
     if (values[0].at == NULL) {
-        json_quote(&p->body, slice_of(p->queue));
+        view_quote(&p->body, slice_of(p->queue));
     } else {
         buf_slice(&p->body, values[0]);
     }
     buf_text(&p->body, ",\"partition\":");
-    if (!json_is_null(values[1])) {
+    if (!view_is_null(values[1])) {
         buf_slice(&p->body, values[1]);
     } else {
-        json_quote(&p->body, slice_of(p->partition == NULL ? "" : p->partition));
+        view_quote(&p->body, slice_of(p->partition == NULL ? "" : p->partition));
     }
     buf_text(&p->body, ",\"transactionId\":");
-    if (!json_is_null(values[2])) {
+    if (!view_is_null(values[2])) {
         buf_slice(&p->body, values[2]);
     } else {
         id_mint(&p->body);
     }
-    if (!json_is_null(values[3])) {
+    if (!view_is_null(values[3])) {
         buf_text(&p->body, ",\"traceId\":");
         buf_slice(&p->body, values[3]);
     }
@@ -167,7 +167,7 @@ static bool raw_item(struct push *p, struct slice value, uint64_t line)
 static void line_add(struct push *p, struct slice line, uint64_t number)
 {
     struct slice value;
-    if (!json_whole(line, &value)) {
+    if (!view_whole(line, &value)) {
         verb_say(&p->verb, "line %llu is not one JSON value; it was not sent", (unsigned long long)number);
         verb_fail(&p->verb, CLI_REFUSED);
         return;
