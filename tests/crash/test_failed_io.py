@@ -1,0 +1,94 @@
+"""A failed write or sync is final: nothing it covers is answered, the process names the file and ends with exit code 3.
+
+After a failed sync the kernel calls the pages clean, so a second sync would say "ok" and mean nothing. The preload library models
+that: what a failed sync covered is gone at the next power cut, whatever is synced later.
+"""
+import random
+import time
+
+import crash_verify
+import pytest
+from crash_history import History
+from crash_load import Load
+from crash_verify import judge
+
+EXIT_IO = 3
+
+RULES = {
+    "log sync": ("op=sync path=data/log/*.seg nth={n} errno=EIO", "data/log/", 40),
+    "log sync, disk full": ("op=sync path=data/log/*.seg nth={n} errno=ENOSPC", "data/log/", 40),
+    "log write": ("op=write path=data/log/*.seg nth={n} errno=EIO", "data/log/", 40),
+    "log write, disk full": ("op=write path=data/log/*.seg nth={n} errno=ENOSPC", "data/log/", 40),
+    "log write cut short": ("op=write path=data/log/*.seg nth={n} bytes=512 errno=EIO", "data/log/", 40),
+    "log directory sync": ("op=dirsync path=data/log nth=1 errno=EIO", "data/log", 1),
+    "new log file": ("op=open path=data/log/* nth=1 errno=EMFILE", "data/log", 1),
+    "store sync": ("op=sync path=data/store/*.sst nth={n} errno=EIO", "data/store", 3),
+    "store write": ("op=write path=data/store/*.sst nth={n} errno=EIO", "data/store", 3),
+    "store write, disk full": ("op=write path=data/store/*.sst nth={n} errno=ENOSPC", "data/store", 3),
+    "store manifest sync": ("op=sync path=data/store/MANIFEST* nth={n} errno=EIO", "data/store", 3),
+    "store directory sync": ("op=dirsync path=data/store nth=1 errno=EIO", "data/store", 1),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_failed_call_stops_the_broker(brokers, seed, name):
+    rng = random.Random(f"{seed}/{name}")
+    rule, file_name, latest = RULES[name]
+    broker = brokers(power=True).start()
+    history = History()
+    load = Load(broker, history, rng.random()).start()
+    time.sleep(rng.uniform(0.1, 0.5))
+    assert broker.alive(), broker.log_tail()
+    broker.faults.arm(rule.format(n=rng.randrange(1, latest + 1)))
+    code = broker.wait_dead(20)
+    load.stop()
+    load.join()
+    fired = broker.faults.fired()
+    assert fired, f"the fault was never met (exit code {code})"
+    assert code == EXIT_IO, f"exit code {code} after {fired}:\n{broker.log_tail()}"
+    assert file_name in broker.log_text(), f"the log does not name the file of {fired}:\n{broker.log_tail()}"
+    judge(history, broker)
+    broker.faults.arm()
+    report = broker.faults.power_cut(rng.randrange(1 << 32), rng.choice(("lose", "mixed", "keep")))
+    broker.spawn()
+    assert broker.wait_ready(), f"does not start after {fired} and {report}:\n{broker.log_tail()}"
+    crash_verify.finish(broker, history, rng, None)
+    judge(history, broker)
+
+
+@pytest.mark.parametrize("name", ["log sync", "log write", "store sync"])
+def test_a_failed_call_and_a_restart_without_power_cut(brokers, seed, name):
+    rng = random.Random(f"{seed}/{name}")
+    rule, _, latest = RULES[name]
+    broker = brokers(power=False).start()
+    history = History()
+    load = Load(broker, history, rng.random()).start()
+    time.sleep(rng.uniform(0.1, 0.5))
+    broker.faults.arm(rule.format(n=rng.randrange(1, latest + 1)))
+    code = broker.wait_dead(20)
+    load.stop()
+    assert code == EXIT_IO and broker.faults.fired(), f"exit code {code}:\n{broker.log_tail()}"
+    broker.faults.arm()
+    broker.start()
+    crash_verify.finish(broker, history, rng, None)
+    judge(history, broker)
+
+
+def test_a_stalled_sync_delays_answers_and_nothing_else(brokers, seed):
+    """While a sync hangs nobody is told that his push is stored; health answers; afterwards everything goes on."""
+    broker = brokers(power=False).start()
+    conn, other = broker.conn(), broker.conn()
+    body = {"items": [{"queue": "q", "transactionId": "a", "payload": 1}]}
+    assert conn.call("POST", "/api/v1/push", body)[0] == 201
+    broker.faults.arm("op=sync path=data/log/*.seg stall_ms=1500")
+    began = time.monotonic()
+    conn.socket.settimeout(0.7)
+    body["items"][0]["transactionId"] = "b"
+    with pytest.raises(Exception):
+        conn.call("POST", "/api/v1/push", body)
+    assert other.call("GET", "/health")[0] == 200
+    assert time.monotonic() - began < 1.4
+    status, answer = other.json("POST", "/api/v1/push", body)
+    assert time.monotonic() - began > 1.4, "answered while the sync of the first copy hung"
+    assert (status, answer[0]["status"], answer[0]["offset"]) == (201, "duplicate", 1)
+    assert broker.faults.fired()
