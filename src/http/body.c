@@ -1,0 +1,252 @@
+#include "http/body.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/limits.h"
+#include "http/json.h"
+#include "http/name.h"
+
+__attribute__((format(printf, 3, 4))) static bool refuse(struct body_refusal *why, const char *code, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(why->text, sizeof why->text, format, args);
+    va_end(args);
+    must(n > 0);
+    why->code = code;
+    return false;
+}
+
+/* A text that is not JSON, or not of the shape wanted: says what and where. */
+static bool refuse_json(struct body_refusal *why, const struct json *j, const char *where)
+{
+    return refuse(why, "bad_body", "%s: %s at byte %zu", where, j->error == NULL ? "wrong shape" : j->error,
+                  (size_t)(j->at - j->start));
+}
+
+enum field_kind {
+    FIELD_STRING, /* a string or null */
+    FIELD_NAME,   /* the same, without control characters */
+};
+
+/* A member that must be a string or null. */
+static bool field_read(struct json *j, enum field_kind kind, struct slice *out, bool *given)
+{
+    *given = false;
+    if (json_peek(j) == JSON_NULL) return json_skip(j, NULL);
+    if (!json_string(j, out)) return false;
+    *given = true;
+    if (kind == FIELD_NAME && name_has_control(*out)) return json_fail(j, "a control character");
+    return true;
+}
+
+/* Marks field number i as seen; false when it was already. */
+static bool field_once(struct json *j, uint32_t *seen, unsigned i)
+{
+    if (*seen >> i & 1) return json_fail(j, "given twice");
+    *seen |= 1u << i;
+    return true;
+}
+
+/* ---- push --------------------------------------------------------------------------------------------------------- */
+
+enum push_field { PUSH_QUEUE, PUSH_PARTITION, PUSH_PAYLOAD, PUSH_TRANSACTION, PUSH_TRACE, PUSH_UNKNOWN };
+static const char *const push_field_names[] = {"queue", "partition", "payload", "transactionId", "traceId", "a field"};
+
+static enum push_field push_field_of(struct slice key)
+{
+    switch (key.len) {
+    case 5: return memcmp(key.at, "queue", 5) == 0 ? PUSH_QUEUE : PUSH_UNKNOWN;
+    case 7: return memcmp(key.at, "payload", 7) == 0 ? PUSH_PAYLOAD : memcmp(key.at, "traceId", 7) == 0 ? PUSH_TRACE : PUSH_UNKNOWN;
+    case 9: return memcmp(key.at, "partition", 9) == 0 ? PUSH_PARTITION : PUSH_UNKNOWN;
+    case 13: return memcmp(key.at, "transactionId", 13) == 0 ? PUSH_TRANSACTION : PUSH_UNKNOWN;
+    default: return PUSH_UNKNOWN;
+    }
+}
+
+static bool push_field_read(struct json *j, enum push_field field, struct push_input *item)
+{
+    bool given;
+    struct slice text = {0};
+    switch (field) {
+    case PUSH_QUEUE: return json_string(j, &item->queue) && (!name_has_control(item->queue) || json_fail(j, "a control character"));
+    case PUSH_PARTITION: return field_read(j, FIELD_NAME, &item->partition, &given);
+    case PUSH_PAYLOAD: return json_skip(j, &item->payload);
+    case PUSH_TRANSACTION:
+        return field_read(j, FIELD_NAME, &item->transaction, &item->has_transaction) &&
+               (item->transaction.len <= TRANSACTION_ID_BYTES_MAX || json_fail(j, "longer than 65535 bytes"));
+    case PUSH_TRACE:
+        if (json_peek(j) != JSON_STRING) return json_skip(j, NULL);
+        if (!json_skip(j, &text)) return false; /* not unescaped: no UUID has escapes */
+        item->has_trace = uuid_parse(slice_make(text.at + 1, text.len - 2), &item->trace);
+        return true;
+    default: return json_skip(j, NULL);
+    }
+}
+
+static bool push_item_read(struct json *j, uint32_t index, struct push_input *item, struct body_refusal *why)
+{
+    bool first;
+    uint32_t seen = 0;
+    struct slice key;
+    *item = (struct push_input){0};
+    if (!json_object_open(j, &first)) return refuse(why, "bad_body", "items[%u]: not an object", index);
+    while (json_object_next(j, &first, &key)) {
+        enum push_field field = push_field_of(key);
+        if ((field != PUSH_UNKNOWN && !field_once(j, &seen, field)) || !push_field_read(j, field, item)) {
+            return refuse(why, "bad_body", "items[%u].%s: %s", index, push_field_names[field], j->error);
+        }
+    }
+    if (j->error != NULL) return refuse_json(why, j, "items");
+    if (item->queue.len == 0) return refuse(why, "bad_body", "items[%u].queue: a non-empty string is required", index);
+    if ((seen >> PUSH_PAYLOAD & 1) == 0) return refuse(why, "bad_body", "items[%u].payload: required", index);
+    if (item->partition.len == 0) item->partition = slice_of(DEFAULT_PARTITION);
+    return true;
+}
+
+bool body_push_read(struct slice body, struct arena *arena, struct buf *items, struct body_refusal *why)
+{
+    struct json j;
+    bool first, first_item;
+    struct slice key;
+    bool seen = false;
+    json_open(&j, body, arena);
+    if (!json_object_open(&j, &first)) return refuse_json(why, &j, "body");
+    while (json_object_next(&j, &first, &key)) {
+        if (!slice_is(key, "items")) {
+            if (!json_skip(&j, NULL)) break;
+            continue;
+        }
+        if (seen) return refuse(why, "bad_body", "items: given twice");
+        seen = true;
+        if (!json_array_open(&j, &first_item)) return refuse_json(why, &j, "items");
+        for (uint32_t i = 0; json_array_next(&j, &first_item); i++) {
+            struct push_input *item = (struct push_input *)(void *)buf_reserve(items, sizeof *item);
+            if (!push_item_read(&j, i, item, why)) return false;
+            items->len += sizeof *item;
+        }
+    }
+    if (!json_end(&j)) return refuse_json(why, &j, "body");
+    return seen || refuse(why, "bad_body", "items: an array is required");
+}
+
+/* ---- ack ---------------------------------------------------------------------------------------------------------- */
+
+enum ack_field { ACK_TRANSACTION, ACK_PARTITION, ACK_LEASE, ACK_STATUS, ACK_ERROR, ACK_GROUP, ACK_ITEMS, ACK_UNKNOWN };
+static const char *const ack_field_names[] = {"transactionId", "partitionId", "leaseId", "status", "error",
+                                              "consumerGroup", "acknowledgments", "a field"};
+
+static enum ack_field ack_field_of(struct slice key)
+{
+    for (unsigned i = 0; i < ACK_UNKNOWN; i++) {
+        if (slice_is(key, ack_field_names[i])) return (enum ack_field)i;
+    }
+    return ACK_UNKNOWN;
+}
+
+static uint8_t ack_status_of(struct slice text)
+{
+    static const struct { const char *word; uint8_t status; } words[] = {
+        {"failed", ACK_FAILED}, {"retry", ACK_RETRY}, {"dlq", ACK_DLQ}};
+    for (unsigned i = 0; i < sizeof words / sizeof words[0]; i++) {
+        if (name_equals_caseless(text, words[i].word)) return words[i].status;
+    }
+    return ACK_COMPLETED;
+}
+
+static bool ack_field_read(struct json *j, enum ack_field field, struct ack_input *item)
+{
+    bool given;
+    struct slice text = {0};
+    switch (field) {
+    case ACK_TRANSACTION: return field_read(j, FIELD_STRING, &item->transaction, &given);
+    case ACK_PARTITION: return field_read(j, FIELD_STRING, &item->partition, &given);
+    case ACK_LEASE: return field_read(j, FIELD_STRING, &item->lease, &given);
+    case ACK_STATUS:
+        if (!field_read(j, FIELD_STRING, &text, &given)) return false;
+        item->status = ack_status_of(text);
+        return true;
+    case ACK_ERROR: return field_read(j, FIELD_STRING, &item->error, &item->has_error);
+    default: return json_skip(j, NULL);
+    }
+}
+
+static bool ack_item_read(struct json *j, uint32_t index, struct ack_input *item, struct body_refusal *why)
+{
+    bool first;
+    uint32_t seen = 0;
+    struct slice key;
+    *item = (struct ack_input){0};
+    if (!json_object_open(j, &first)) return refuse(why, "bad_body", "acknowledgments[%u]: not an object", index);
+    while (json_object_next(j, &first, &key)) {
+        enum ack_field field = ack_field_of(key);
+        if (field > ACK_ERROR) field = ACK_UNKNOWN; /* a group or list inside an item is nobody's field */
+        if ((field != ACK_UNKNOWN && !field_once(j, &seen, field)) || !ack_field_read(j, field, item)) {
+            return refuse(why, "bad_body", "acknowledgments[%u].%s: %s", index, ack_field_names[field], j->error);
+        }
+    }
+    return j->error == NULL || refuse_json(why, j, "acknowledgments");
+}
+
+static bool ack_items_read(struct json *j, struct buf *items, struct body_refusal *why)
+{
+    bool first;
+    if (json_peek(j) == JSON_NULL) return json_skip(j, NULL) || refuse_json(why, j, "acknowledgments");
+    if (!json_array_open(j, &first)) return refuse_json(why, j, "acknowledgments");
+    for (uint32_t i = 0; json_array_next(j, &first); i++) {
+        struct ack_input *item = (struct ack_input *)(void *)buf_reserve(items, sizeof *item);
+        if (!ack_item_read(j, i, item, why)) return false;
+        items->len += sizeof *item;
+    }
+    return j->error == NULL || refuse_json(why, j, "acknowledgments");
+}
+
+bool body_ack_read(struct slice body, struct arena *arena, struct buf *items, struct slice *group, struct body_refusal *why)
+{
+    struct json j;
+    bool first, has_group = false;
+    uint32_t seen = 0;
+    struct slice key;
+    struct ack_input single = {0};
+    json_open(&j, body, arena);
+    if (!json_object_open(&j, &first)) return refuse_json(why, &j, "body");
+    while (json_object_next(&j, &first, &key)) {
+        enum ack_field field = ack_field_of(key);
+        if (field != ACK_UNKNOWN && !field_once(&j, &seen, field)) {
+            return refuse(why, "bad_body", "%s: given twice", ack_field_names[field]);
+        }
+        if (field == ACK_ITEMS) {
+            if (!ack_items_read(&j, items, why)) return false;
+        } else if (field == ACK_GROUP ? !field_read(&j, FIELD_NAME, group, &has_group) : !ack_field_read(&j, field, &single)) {
+            return refuse(why, "bad_body", "%s: %s at byte %zu", ack_field_names[field], j.error, (size_t)(j.at - j.start));
+        }
+    }
+    if (!json_end(&j)) return refuse_json(why, &j, "body");
+    if (!has_group) *group = slice_of(QUEUE_MODE_GROUP);
+    if (group->len == 0) return refuse(why, "bad_request", "consumerGroup: must not be empty");
+    if (items->len == 0) buf_put(items, &single, sizeof single);
+    return true;
+}
+
+/* ---- extend ------------------------------------------------------------------------------------------------------- */
+
+int64_t body_extend_read(struct slice body, struct arena *arena)
+{
+    enum { SECONDS_DEFAULT = 60 };
+    struct json j;
+    bool first;
+    struct slice key;
+    int64_t seconds = SECONDS_DEFAULT;
+    json_open(&j, body, arena);
+    if (!json_object_open(&j, &first)) return SECONDS_DEFAULT;
+    while (json_object_next(&j, &first, &key)) {
+        if (slice_is(key, "seconds") && json_peek(&j) != JSON_NULL) {
+            if (!json_integer(&j, &seconds)) return SECONDS_DEFAULT;
+        } else if (!json_skip(&j, NULL)) {
+            return SECONDS_DEFAULT;
+        }
+    }
+    if (!json_end(&j)) return SECONDS_DEFAULT;
+    return seconds < 1 ? 1 : seconds > LEASE_SECONDS_MAX ? LEASE_SECONDS_MAX : seconds;
+}

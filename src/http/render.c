@@ -1,0 +1,314 @@
+#include "http/render.h"
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#include "engine/ids.h"
+
+/* ---- texts -------------------------------------------------------------------------------------------------------- */
+
+static inline bool needs_escape(unsigned char c)
+{
+    return c < 0x20 || c == '"' || c == '\\';
+}
+
+/* How many bytes from the start need no escape. */
+static size_t plain_prefix(const char *at, size_t len)
+{
+    size_t i = 0;
+#if defined(__SSE2__)
+    const __m128i quote = _mm_set1_epi8('"'), backslash = _mm_set1_epi8('\\'), control = _mm_set1_epi8(0x1f);
+    for (; i + 16 <= len; i += 16) {
+        __m128i v = _mm_loadu_si128((const __m128i *)(const void *)(at + i));
+        __m128i hit = _mm_or_si128(_mm_cmpeq_epi8(v, quote), _mm_cmpeq_epi8(v, backslash));
+        hit = _mm_or_si128(hit, _mm_cmpeq_epi8(_mm_min_epu8(v, control), v));
+        unsigned hits = (unsigned)_mm_movemask_epi8(hit);
+        if (hits != 0) return i + (unsigned)__builtin_ctz(hits);
+    }
+#endif
+    while (i < len && !needs_escape((unsigned char)at[i])) i++;
+    return i;
+}
+
+static char *escape_put(char *p, unsigned char c)
+{
+    static const char hex[] = "0123456789abcdef";
+    *p++ = '\\';
+    switch (c) {
+    case '"': case '\\': *p++ = (char)c; break;
+    case '\b': *p++ = 'b'; break;
+    case '\f': *p++ = 'f'; break;
+    case '\n': *p++ = 'n'; break;
+    case '\r': *p++ = 'r'; break;
+    case '\t': *p++ = 't'; break;
+    default:
+        memcpy(p, "u00", 3);
+        p[3] = hex[c >> 4];
+        p[4] = hex[c & 15];
+        p += 5;
+    }
+    return p;
+}
+
+/* At most 6 bytes a byte. Returns the new end. */
+static char *text_put(char *p, struct slice text)
+{
+    while (text.len > 0) {
+        size_t n = plain_prefix(text.at, text.len);
+        memcpy(p, text.at, n);
+        p += n;
+        if (n == text.len) break;
+        p = escape_put(p, (unsigned char)text.at[n]);
+        text = slice_make(text.at + n + 1, text.len - n - 1);
+    }
+    return p;
+}
+
+void render_text_inside(struct buf *out, struct slice text)
+{
+    char *p = buf_reserve(out, text.len * 6);
+    out->len += (size_t)(text_put(p, text) - p);
+}
+
+void render_text(struct buf *out, struct slice text)
+{
+    buf_byte(out, '"');
+    render_text_inside(out, text);
+    buf_byte(out, '"');
+}
+
+void render_uuid(struct buf *out, struct uuid id)
+{
+    char *p = buf_reserve(out, UUID_TEXT + 2);
+    p[0] = '"';
+    uuid_text(id, p + 1);
+    p[UUID_TEXT + 1] = '"';
+    out->len += UUID_TEXT + 2;
+}
+
+/* ---- times -------------------------------------------------------------------------------------------------------- */
+
+static char *digits_put(char *p, uint32_t value, int count)
+{
+    for (int i = count - 1; i >= 0; i--) {
+        p[i] = (char)('0' + value % 10);
+        value /= 10;
+    }
+    return p + count;
+}
+
+/* YYYY-MM-DDTHH:MM:SS and the microseconds in the second; civil-from-days after Howard Hinnant. Years 0..9999. */
+static char *time_put(char *p, int64_t wall_us, uint32_t *micros)
+{
+    static const int64_t highest_us = INT64_C(253402300799999999); /* 9999-12-31T23:59:59.999999Z */
+    if (wall_us < 0) wall_us = 0;
+    if (wall_us > highest_us) wall_us = highest_us;
+    int64_t seconds = wall_us / 1000000;
+    *micros = (uint32_t)(wall_us % 1000000);
+    uint32_t days = (uint32_t)(seconds / 86400), rest = (uint32_t)(seconds % 86400);
+    uint32_t z = days + 719468, era = z / 146097, doe = z % 146097;
+    uint32_t yoe = (doe - doe / 1460 + doe / 36524 - doe / 146096) / 365;
+    uint32_t doy = doe - (365 * yoe + yoe / 4 - yoe / 100), mp = (5 * doy + 2) / 153;
+    uint32_t day = doy - (153 * mp + 2) / 5 + 1, month = mp < 10 ? mp + 3 : mp - 9;
+    uint32_t year = yoe + era * 400 + (month <= 2 ? 1 : 0);
+    p = digits_put(p, year, 4);
+    *p++ = '-';
+    p = digits_put(p, month, 2);
+    *p++ = '-';
+    p = digits_put(p, day, 2);
+    *p++ = 'T';
+    p = digits_put(p, rest / 3600, 2);
+    *p++ = ':';
+    p = digits_put(p, rest / 60 % 60, 2);
+    *p++ = ':';
+    return digits_put(p, rest % 60, 2);
+}
+
+static char *time_ms_put(char *p, int64_t wall_us)
+{
+    uint32_t micros;
+    p = time_put(p, wall_us, &micros);
+    *p++ = '.';
+    p = digits_put(p, micros / 1000, 3);
+    *p++ = 'Z';
+    return p;
+}
+
+void render_time_ms(struct buf *out, int64_t wall_us)
+{
+    char *p = buf_reserve(out, TIME_MS_BYTES + 2);
+    p[0] = '"';
+    char *end = time_ms_put(p + 1, wall_us);
+    *end++ = '"';
+    out->len += (size_t)(end - p);
+}
+
+void render_time_us(struct buf *out, int64_t wall_us)
+{
+    uint32_t micros;
+    char *p = buf_reserve(out, TIME_US_BYTES + 2);
+    p[0] = '"';
+    char *end = time_put(p + 1, wall_us, &micros);
+    *end++ = '.';
+    end = digits_put(end, micros, 6);
+    *end++ = 'Z';
+    *end++ = '"';
+    out->len += (size_t)(end - p);
+}
+
+void render_time_us_or_null(struct buf *out, int64_t wall_us)
+{
+    if (wall_us == 0) buf_text(out, "null");
+    else render_time_us(out, wall_us);
+}
+
+/* ---- numbers and pieces of the hot answers -------------------------------------------------------------------------- */
+
+static char *decimal_put(char *p, uint64_t value)
+{
+    char digits[20];
+    int n = 0;
+    do {
+        digits[n++] = (char)('0' + value % 10);
+        value /= 10;
+    } while (value != 0);
+    while (n > 0) *p++ = digits[--n];
+    return p;
+}
+
+#define PUT(p, literal) (memcpy((p), (literal), sizeof(literal) - 1), (p) + sizeof(literal) - 1)
+
+static inline char *slice_put(char *p, struct slice s)
+{
+    if (s.len > 0) memcpy(p, s.at, s.len);
+    return p + s.len;
+}
+
+void render_push_line(struct buf *out, const struct push_line *line)
+{
+    size_t transaction_max = line->has_transaction ? line->transaction.len * 6 : UUID_TEXT;
+    char *begin = buf_reserve(out, 256 + transaction_max + line->queue.len), *p = begin;
+    p = PUT(p, "{\"index\":");
+    p = decimal_put(p, line->index);
+    p = PUT(p, ",\"message_id\":\"");
+    char *id = p;
+    uuid_text(line->outcome->id, p);
+    p = PUT(p + UUID_TEXT, "\",\"transaction_id\":\"");
+    p = line->has_transaction ? text_put(p, line->transaction) : slice_put(p, slice_make(id, UUID_TEXT));
+    p = PUT(p, "\",\"queueName\":");
+    p = slice_put(p, line->queue);
+    p = line->outcome->status == PUSH_DUPLICATE ? PUT(p, ",\"status\":\"duplicate\",\"offset\":")
+                                                : PUT(p, ",\"status\":\"queued\",\"offset\":");
+    p = decimal_put(p, line->outcome->offset);
+    *p++ = '}';
+    out->len += (size_t)(p - begin);
+}
+
+/* ---- pop ---------------------------------------------------------------------------------------------------------- */
+
+
+static void claim_tail_render(struct buf *out, const struct pop_answer *a, const struct claim *c)
+{
+    buf_text(out, "\",\"partitionId\":\"");
+    buf_decimal(out, c->partition);
+    buf_text(out, "\",\"partition\":");
+    render_text(out, c->partition_name);
+    buf_text(out, ",\"leaseId\":");
+    if (a->auto_ack) buf_text(out, "\"\"");
+    else render_uuid(out, a->lease);
+    buf_text(out, ",\"consumerGroup\":");
+    render_text(out, a->group);
+    buf_text(out, ",\"deliveryAttempt\":");
+    buf_decimal(out, c->attempt);
+    buf_text(out, ",\"offset\":");
+}
+
+static void message_render(struct buf *out, const struct push_item *item, struct uuid id, struct slice created, struct slice tail)
+{
+    size_t transaction_max = item->flags & ITEM_TRANSACTION ? item->transaction.len * 6 : UUID_TEXT;
+    char *begin = buf_reserve(out, 320 + transaction_max + item->payload.len + item->subject.len * 6 + tail.len), *p = begin;
+    p = PUT(p, "{\"id\":\"");
+    char *id_text = p;
+    uuid_text(id, p);
+    p = PUT(p + UUID_TEXT, "\",\"transactionId\":\"");
+    p = item->flags & ITEM_TRANSACTION ? text_put(p, item->transaction) : slice_put(p, slice_make(id_text, UUID_TEXT));
+    if (item->flags & ITEM_TRACE) {
+        p = PUT(p, "\",\"traceId\":\"");
+        uuid_text(item->trace, p);
+        p = PUT(p + UUID_TEXT, "\",\"data\":");
+    } else {
+        p = PUT(p, "\",\"traceId\":null,\"data\":");
+    }
+    p = item->payload.len == 0 ? PUT(p, "null") : slice_put(p, item->payload);
+    if (item->flags & ITEM_SUBJECT) {
+        p = PUT(p, ",\"producerSub\":\"");
+        p = text_put(p, item->subject);
+        p = PUT(p, "\",\"createdAt\":\"");
+    } else {
+        p = PUT(p, ",\"producerSub\":null,\"createdAt\":\"");
+    }
+    p = slice_put(p, created);
+    p = slice_put(p, tail);
+    out->len += (size_t)(p - begin);
+}
+
+static void piece_render(struct buf *out, const struct pop_answer *a, const struct claim *c, const struct delivery_piece *piece,
+                         const struct push_group *group, struct slice tail, bool *first)
+{
+    char created[TIME_MS_BYTES];
+    char *end = time_ms_put(created, piece->created_us);
+    must((size_t)(end - created) == sizeof created);
+    must(piece->item0 + piece->count <= group->item_count);
+    for (uint32_t i = 0; i < piece->count; i++) {
+        struct push_item item;
+        uint64_t offset = piece->first_offset + i;
+        push_group_item(group, piece->item0 + i, &item);
+        if (!*first) buf_byte(out, ',');
+        *first = false;
+        message_render(out, &item, message_id(a->id_seed, c->partition, offset, piece->created_us),
+                       slice_make(created, sizeof created), tail);
+        buf_decimal(out, offset);
+        buf_byte(out, '}');
+    }
+}
+
+static void pop_head_render(struct buf *out, const struct pop_answer *a)
+{
+    const struct claim *c = a->result->pop.count == 0 ? NULL : &a->result->pop.claims[0];
+    buf_text(out, "{\"success\":true,\"queue\":");
+    render_text(out, a->queue);
+    buf_text(out, ",\"partition\":");
+    render_text(out, c == NULL ? slice_make("", 0) : c->partition_name);
+    buf_text(out, ",\"partitionId\":\"");
+    if (c != NULL) buf_decimal(out, c->partition);
+    buf_text(out, "\",\"leaseId\":");
+    if (c == NULL || a->auto_ack) buf_text(out, "\"\"");
+    else render_uuid(out, a->lease);
+    buf_text(out, ",\"consumerGroup\":");
+    render_text(out, a->group);
+    buf_text(out, ",\"messages\":[");
+}
+
+void render_pop(struct buf *out, const struct pop_answer *a)
+{
+    struct buf tail = {0};
+    bool first = true;
+    size_t piece = 0;
+    pop_head_render(out, a);
+    for (uint32_t i = 0; i < a->result->pop.count; i++) {
+        const struct claim *c = &a->result->pop.claims[i];
+        buf_clear(&tail);
+        claim_tail_render(&tail, a, c);
+        for (uint32_t k = 0; k < c->piece_count; k++, piece++) {
+            piece_render(out, a, c, &c->pieces[k], &a->pieces[piece].group, buf_view(&tail), &first);
+        }
+    }
+    buf_free(&tail);
+    buf_text(out, "],\"partitionsClaimed\":");
+    buf_decimal(out, a->result->pop.count);
+    if (a->result->pop.conflates) buf_text(out, ",\"conflation\":true");
+    if (a->result->pop.conflation_conflict) buf_text(out, ",\"conflationConflict\":true");
+    if (a->autopilot) buf_printf(out, ",\"autopilot\":{\"partitions\":%u,\"batch\":%u}", a->chosen_partitions, a->chosen_batch);
+    buf_byte(out, '}');
+}
