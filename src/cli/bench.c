@@ -46,8 +46,7 @@ int bench_call(struct bench *b, const char *method, const char *path, const char
 {
     struct slice text = slice_of(body == NULL ? "" : body);
     if (client_call(&b->client, method, slice_of(path), text, BENCH_CALL_MS) != CLIENT_ANSWERED) {
-        fprintf(stderr, "queen bench: %s %s: %s (is the server running? see --host, --port)\n", method, path,
-                b->client.error);
+        fprintf(stderr, "queen bench: %s %s: %s (is the server running? see --host, --port)\n", method, path, b->client.error);
         return BENCH_UNREACHABLE;
     }
     if (b->client.status == status) return BENCH_OK;
@@ -113,8 +112,7 @@ int bench_run(struct bench *b, struct load *l, bool (*finished)(void *arg), void
     proc_sample(b->pid, &to);
     load_stop(l);
     if (atomic_load(&l->failed)) {
-        fprintf(stderr, "queen bench: the server went away (%llu connections broke)\n",
-                (unsigned long long)l->total.broken);
+        fprintf(stderr, "queen bench: the server went away (%llu connections broke)\n", (unsigned long long)l->total.broken);
         return BENCH_UNREACHABLE;
     }
     const struct load_counts *c = &l->total;
@@ -128,5 +126,9 @@ int bench_run(struct bench *b, struct load *l, bool (*finished)(void *arg), void
     report_count(&b->report, "answers_checked", c->checked);
     report_latency(&b->report, &c->latency);
     report_cost(&b->report, &from, &to, c->requests, c->messages);
-    return c->errors + c->broken > 0 ? BENCH_REFUSED : BENCH_OK;
+    if (c->messages == 0) {
+        fprintf(stderr,
+                "queen bench: nothing happened in the measured time (too little to do, or a warm-up that took it all)\n");
+    }
+    return c->errors + c->broken > 0 || c->messages == 0 ? BENCH_REFUSED : BENCH_OK;
 }

@@ -27,7 +27,7 @@ enum {
 struct bench_options {
     const char *host;
     uint16_t port;
-    int pid; /* 0: found by the port */
+    int pid;           /* 0: found by the port */
     const char *queue; /* NULL: a new name each run, deleted afterwards */
     const char *group;
     uint32_t conns, consumers, pushers, threads;
@@ -115,11 +115,11 @@ struct slice text_value(const char *at, size_t len, const char *key);
 
 struct push_shared {
     struct bench *bench;
-    uint32_t conns;         /* of the group: lanes are shared out so that no two connections meet in one */
+    uint32_t conns;          /* of the group: lanes are shared out so that no two connections meet in one */
     _Atomic int64_t left;    /* messages to send; INT64_MAX: no end */
     _Atomic uint64_t stored; /* messages answered as queued */
     enum push_counting { PUSH_COUNTED, PUSH_UNCOUNTED, PUSH_SECOND } counting; /* SECOND: only its latency, as `second` */
-    bool stamped; /* payloads say when their push was due */
+    bool stamped;                                                              /* payloads say when their push was due */
 };
 
 extern const struct load_work push_work;

@@ -152,8 +152,7 @@ uint32_t ack_request_make(struct buf *out, const struct bench *b, const char *bo
     struct slice lane = text_value(body, len, "\"partitionId\":\"");
     if (lease.len == 0 || lane.len == 0) return 0;
     buf_clear(out);
-    buf_printf(out,
-               "POST /api/v1/ack/batch HTTP/1.1\r\nHost: %s:%u\r\nContent-Type: application/json\r\nContent-Length: ",
+    buf_printf(out, "POST /api/v1/ack/batch HTTP/1.1\r\nHost: %s:%u\r\nContent-Type: application/json\r\nContent-Length: ",
                b->options.host, b->options.port);
     size_t length_at = out->len;
     buf_text(out, pad);

@@ -65,8 +65,8 @@ static const struct load_work lanes_work = {
     .close = lanes_close,
 };
 
-static int phase_run(struct bench *b, const struct load_work *work, void *shared, const _Atomic uint64_t *value,
-                     uint64_t want, const char *what)
+static int phase_run(struct bench *b, const struct load_work *work, void *shared, const _Atomic uint64_t *value, uint64_t want,
+                     const char *what)
 {
     struct load l;
     bench_aim(b, &l);
@@ -76,8 +76,8 @@ static int phase_run(struct bench *b, const struct load_work *work, void *shared
     load_stop(&l);
     uint64_t wrong = l.total.errors + l.total.broken;
     if (all && wrong == 0) return BENCH_OK;
-    fprintf(stderr, "queen bench: %s: %llu of %llu done, %llu wrong answers\n", what,
-            (unsigned long long)atomic_load(value), (unsigned long long)want, (unsigned long long)wrong);
+    fprintf(stderr, "queen bench: %s: %llu of %llu done, %llu wrong answers\n", what, (unsigned long long)atomic_load(value),
+            (unsigned long long)want, (unsigned long long)wrong);
     return BENCH_REFUSED;
 }
 
@@ -129,9 +129,8 @@ static int lanes_verify(struct bench *b)
     snprintf(path, sizeof path, "/api/v1/pop/queue/%s?batch=64&partitions=64&consumerGroup=%s", b->queue, o->group);
     int rc = bench_call(b, "GET", path, NULL, o->pop ? 204 : 200);
     if (rc != BENCH_OK) return rc;
-    snprintf(path, sizeof path,
-             "/api/v1/pop/queue/%s?batch=64&partitions=64&consumerGroup=%s-after&subscriptionMode=all", b->queue,
-             o->group);
+    snprintf(path, sizeof path, "/api/v1/pop/queue/%s?batch=64&partitions=64&consumerGroup=%s-after&subscriptionMode=all",
+             b->queue, o->group);
     rc = bench_call(b, "GET", path, NULL, 200);
     if (rc != BENCH_OK) return rc;
     uint32_t want = o->lanes < 64 ? o->lanes : 64;

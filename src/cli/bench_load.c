@@ -440,15 +440,14 @@ void load_complain(struct load_conn *c, const char *what, const struct load_answ
     fprintf(stderr, "queen bench: %s: status %u: %.*s\n", what, a->status, shown, a->body);
 }
 
-bool load_expect(struct load_conn *c, const struct load_answer *a, unsigned status, int64_t now_ns,
-                 enum load_verdict *verdict)
+bool load_expect(struct load_conn *c, const struct load_answer *a, unsigned status, int64_t now_ns, enum load_verdict *verdict)
 {
     if (a->status == status) return true;
     *verdict = LOAD_DONE;
     if (a->status == 429 || a->status == 503 || a->status == 507) {
         if (c->thread->counts.refused++ == 0) {
-            fprintf(stderr, "queen bench: refused with %u: %.*s\n", a->status,
-                    a->body_len > 400 ? 400 : (int)a->body_len, a->body);
+            fprintf(stderr, "queen bench: refused with %u: %.*s\n", a->status, a->body_len > 400 ? 400 : (int)a->body_len,
+                    a->body);
         }
         c->wake_ns = now_ns + 1000000000;
         *verdict = LOAD_PAUSE;

@@ -129,8 +129,7 @@ static inline struct load_counts *load_counts(struct load_conn *c);
 
 /* Counts an answer that is not `status`, complains about the first few on stderr, and says what to do: a pause for a
  * refusal (as long as it asks, at most 1 s), else the end of the operation. True: the answer is as wanted. */
-bool load_expect(struct load_conn *c, const struct load_answer *a, unsigned status, int64_t now_ns,
-                 enum load_verdict *verdict);
+bool load_expect(struct load_conn *c, const struct load_answer *a, unsigned status, int64_t now_ns, enum load_verdict *verdict);
 
 /* Says on stderr what is wrong with an answer (the first few only) and counts an error. */
 void load_complain(struct load_conn *c, const char *what, const struct load_answer *a);

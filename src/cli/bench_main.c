@@ -59,14 +59,16 @@ static const struct bench_option {
     {"help", O_HELP, NULL, W_ALL, "this text"},
     {"json", O_JSON, NULL, W_ALL, "one JSON line instead of a table"},
     {"host", O_HOST, "IPV4", W_LOAD | W_REDIS, "the server's address (127.0.0.1)"},
-    {"port", O_PORT, "N", W_ALL, "its port (6632; redis 6379; idle and lanes start a broker of their own on 16632)"},
+    {"port", O_PORT, "N", W_ALL, "its port (6632; redis 6379; 16632 for a broker started here)"},
     {"pid", O_PID, "N", W_LOAD | W_REDIS, "its process, for CPU and memory (found by the port)"},
-    {"binary", O_BINARY, "FILE", W_OWN, "the broker to start (this program)"},
-    {"data", O_DATA, "DIR", W_OWN, "an empty or missing folder for its data; required"},
+    {"binary", O_BINARY, "FILE", W_LOAD | W_OWN, "the broker to start, with --data (this program)"},
+    {"data", O_DATA, "DIR", W_LOAD | W_OWN,
+     "start a broker of its own on this folder, empty or missing (idle, lanes: required)"},
     {"duration", O_DURATION, "S", W_ALL & ~W_LANES, "measured seconds (10)"},
     {"warmup", O_WARMUP, "S", W_LOAD | W_REDIS, "seconds before (1; polls 5)"},
     {"threads", O_THREADS, "N", W_LOAD | W_LANES | W_REDIS, "load threads (1)"},
-    {"conns", O_CONNS, "N", W_LOAD | W_LANES | W_REDIS, "connections, one request at a time on each (64; deliver 16; lanes 8; polls 20000)"},
+    {"conns", O_CONNS, "N", W_LOAD | W_LANES | W_REDIS,
+     "connections, one request at a time on each (64; deliver 16; lanes 8; polls 20000)"},
     {"consumers", O_CONSUMERS, "N", W_DELIVER, "connections that wait in a long poll (32)"},
     {"pushers", O_PUSHERS, "N", W_POPACK, "push on N connections meanwhile instead of filling first (0)"},
     {"lanes", O_LANES, "N", (W_LOAD & ~W_POLLS) | W_LANES | W_REDIS, "partitions, or streams (200; lanes 1000000)"},
@@ -128,19 +130,26 @@ static void defaults_set(struct bench_options *o, enum workload_bit w)
 {
     *o = (struct bench_options){
         .host = "127.0.0.1",
-        .port = w & W_OWN ? 16632 : w == W_REDIS ? 6379 : 6632,
+        .port = 0,
         .group = "bench",
-        .conns = w == W_POLLS ? 20000 : w == W_LANES ? 8 : w == W_DELIVER ? 16 : 64,
+        .conns = w == W_POLLS     ? 20000
+                 : w == W_LANES   ? 8
+                 : w == W_DELIVER ? 16
+                                  : 64,
         .consumers = 32,
         .threads = 1,
         .lanes = w == W_LANES ? 1000000 : 200,
-        .batch = w == W_POPACK ? 100 : w == W_LANES ? 1000 : 1,
+        .batch = w == W_POPACK  ? 100
+                 : w == W_LANES ? 1000
+                                : 1,
         .size = 256,
         .partitions = w == W_LANES ? 64 : 1,
         .count = 2000000,
         .duration_s = 10,
         .warmup_s = w == W_POLLS ? 5 : 1,
-        .rate = w == W_DELIVER ? 1000 : w == W_JOBS ? 500 : 0,
+        .rate = w == W_DELIVER ? 1000
+                : w == W_JOBS  ? 500
+                               : 0,
         .dedup = true,
         .pop = true,
         .ack = true,
@@ -156,8 +165,8 @@ static bool whole_read(const char *name, const char *text, uint64_t least, uint6
         *out = v;
         return true;
     }
-    fprintf(stderr, "queen bench: --%s takes a whole number from %llu to %llu, not %s\n", name,
-            (unsigned long long)least, (unsigned long long)most, text);
+    fprintf(stderr, "queen bench: --%s takes a whole number from %llu to %llu, not %s\n", name, (unsigned long long)least,
+            (unsigned long long)most, text);
     return false;
 }
 
@@ -192,15 +201,32 @@ static bool numbers_set(struct bench_options *o, const struct bench_option *opt,
     uint64_t most = 0;
     uint64_t least = 1;
     switch (opt->id) {
-    case O_CONNS: place = &o->conns, most = LOAD_CONNS_MAX; break;
-    case O_CONSUMERS: place = &o->consumers, most = LOAD_CONNS_MAX; break;
-    case O_PUSHERS: place = &o->pushers, most = LOAD_CONNS_MAX, least = 0; break;
-    case O_THREADS: place = &o->threads, most = LOAD_THREADS_MAX; break;
-    case O_LANES: place = &o->lanes, most = BENCH_LANES_MAX - 1; break;
-    case O_BATCH: place = &o->batch, most = BENCH_BATCH_MAX; break;
-    case O_SIZE: place = &o->size, most = BENCH_SIZE_MAX, least = BENCH_SIZE_MIN; break;
-    case O_PARTITIONS: place = &o->partitions, most = 64; break;
-    default: must(!"a number option");
+    case O_CONNS:
+        place = &o->conns, most = LOAD_CONNS_MAX;
+        break;
+    case O_CONSUMERS:
+        place = &o->consumers, most = LOAD_CONNS_MAX;
+        break;
+    case O_PUSHERS:
+        place = &o->pushers, most = LOAD_CONNS_MAX, least = 0;
+        break;
+    case O_THREADS:
+        place = &o->threads, most = LOAD_THREADS_MAX;
+        break;
+    case O_LANES:
+        place = &o->lanes, most = BENCH_LANES_MAX - 1;
+        break;
+    case O_BATCH:
+        place = &o->batch, most = BENCH_BATCH_MAX;
+        break;
+    case O_SIZE:
+        place = &o->size, most = BENCH_SIZE_MAX, least = BENCH_SIZE_MIN;
+        break;
+    case O_PARTITIONS:
+        place = &o->partitions, most = 64;
+        break;
+    default:
+        must(!"a number option");
     }
     uint64_t v;
     if (!whole_read(opt->name, text, least, most, &v)) return false;
@@ -212,19 +238,39 @@ static bool option_set(struct bench_options *o, const struct bench_option *opt, 
 {
     uint64_t v = 0;
     switch (opt->id) {
-    case O_JSON: o->json = true; return true;
-    case O_SPREAD: o->spread = true; return true;
-    case O_NO_POP: o->pop = false; return true;
-    case O_NO_ACK: o->ack = false; return true;
-    case O_HOST: o->host = text; return true;
-    case O_BINARY: o->binary = text; return true;
-    case O_DATA: o->data = text; return true;
-    case O_QUEUE: return name_read(opt->name, text, &o->queue);
-    case O_GROUP: return name_read(opt->name, text, &o->group);
-    case O_DURATION: return seconds_read(opt->name, text, 86400, &o->duration_s);
-    case O_WARMUP: return seconds_read(opt->name, text, 3600, &o->warmup_s);
-    case O_RATE: return seconds_read(opt->name, text, 1e8, &o->rate);
-    case O_COUNT: return whole_read(opt->name, text, 1, 1000000000, &o->count);
+    case O_JSON:
+        o->json = true;
+        return true;
+    case O_SPREAD:
+        o->spread = true;
+        return true;
+    case O_NO_POP:
+        o->pop = false;
+        return true;
+    case O_NO_ACK:
+        o->ack = false;
+        return true;
+    case O_HOST:
+        o->host = text;
+        return true;
+    case O_BINARY:
+        o->binary = text;
+        return true;
+    case O_DATA:
+        o->data = text;
+        return true;
+    case O_QUEUE:
+        return name_read(opt->name, text, &o->queue);
+    case O_GROUP:
+        return name_read(opt->name, text, &o->group);
+    case O_DURATION:
+        return seconds_read(opt->name, text, 86400, &o->duration_s);
+    case O_WARMUP:
+        return seconds_read(opt->name, text, 3600, &o->warmup_s);
+    case O_RATE:
+        return seconds_read(opt->name, text, 1e8, &o->rate);
+    case O_COUNT:
+        return whole_read(opt->name, text, 1, 1000000000, &o->count);
     case O_PORT:
         if (!whole_read(opt->name, text, 1, 65535, &v)) return false;
         o->port = (uint16_t)v;
@@ -238,7 +284,8 @@ static bool option_set(struct bench_options *o, const struct bench_option *opt, 
         if (o->dedup || strcmp(text, "off") == 0) return true;
         fprintf(stderr, "queen bench: --dedup takes on or off, not %s\n", text);
         return false;
-    default: return numbers_set(o, opt, text);
+    default:
+        return numbers_set(o, opt, text);
     }
 }
 
@@ -260,8 +307,7 @@ static int options_read(struct bench_options *o, const struct workload *w, int a
         const struct bench_option *opt = OPTIONS;
         while ((int)opt->id != id) opt++;
         if (!(opt->workloads & (unsigned)w->bit)) {
-            fprintf(stderr, "queen bench %s does not take --%s; see `queen bench %s --help`\n", w->name, opt->name,
-                    w->name);
+            fprintf(stderr, "queen bench %s does not take --%s; see `queen bench %s --help`\n", w->name, opt->name, w->name);
             return BENCH_USAGE;
         }
         if (!option_set(o, opt, optarg)) return BENCH_USAGE;
@@ -274,6 +320,7 @@ static int options_read(struct bench_options *o, const struct workload *w, int a
         fprintf(stderr, "queen bench %s starts a broker of its own: say where with --data DIR\n", w->name);
         return BENCH_USAGE;
     }
+    if (o->port == 0) o->port = o->data != NULL ? 16632 : w->bit == W_REDIS ? 6379 : 6632;
     return -1;
 }
 
@@ -290,6 +337,22 @@ static void heading_add(struct bench *b, const struct workload *w)
         report_text(r, "dedup", o->dedup ? "on" : "off");
         report_number(r, "rate", o->rate, 0);
     }
+}
+
+/* Runs a workload, on a broker of its own when a data folder is given (idle and lanes start theirs themselves). */
+static int workload_run(struct bench *b, const struct workload *w)
+{
+    const struct bench_options *o = &b->options;
+    struct proc_broker broker = {.binary = o->binary, .data = o->data, .port = o->port};
+    bool own = o->data != NULL && !(w->bit & W_OWN);
+    if (own && proc_broker_start(&broker, 30) < 0) return BENCH_UNREACHABLE;
+    int rc = bench_open(b);
+    if (rc == BENCH_OK) rc = w->run(b);
+    client_close(&b->client);
+    if (!own) return rc;
+    int code = proc_broker_stop(&broker, 30);
+    if (code != 0) fprintf(stderr, "queen bench: the broker did not stop cleanly (code %d), see %s\n", code, broker.log_path);
+    return rc == BENCH_OK && code != 0 ? BENCH_REFUSED : rc;
 }
 
 int cli_bench_main(int argc, char **argv)
@@ -314,9 +377,7 @@ int cli_bench_main(int argc, char **argv)
         bench.options.binary = n > 0 ? self : "queen";
     }
     heading_add(&bench, w);
-    rc = bench_open(&bench);
-    if (rc == BENCH_OK) rc = w->run(&bench);
-    client_close(&bench.client);
+    rc = workload_run(&bench, w);
     if (rc == BENCH_OK || rc == BENCH_REFUSED) report_print(&bench.report, bench.options.json);
     return rc;
 }

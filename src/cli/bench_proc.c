@@ -84,8 +84,8 @@ void proc_sample(pid_t pid, struct proc_sample *out)
     if (pid > 0) process_read(pid, out);
     struct rusage own;
     getrusage(RUSAGE_SELF, &own);
-    out->own_s = (double)(own.ru_utime.tv_sec + own.ru_stime.tv_sec) +
-                 (double)(own.ru_utime.tv_usec + own.ru_stime.tv_usec) / 1e6;
+    out->own_s =
+        (double)(own.ru_utime.tv_sec + own.ru_stime.tv_sec) + (double)(own.ru_utime.tv_usec + own.ru_stime.tv_usec) / 1e6;
     out->machine_s = machine_read();
 }
 
@@ -101,8 +101,8 @@ static uint64_t listener_inode(const char *table, uint16_t port)
         char address[128];
         unsigned local, state;
         unsigned long long inode;
-        int n = sscanf(line, " %*d: %127[0-9A-F]:%x %*[0-9A-F]:%*x %x %*x:%*x %*x:%*x %*x %*u %*u %llu", address,
-                       &local, &state, &inode);
+        int n = sscanf(line, " %*d: %127[0-9A-F]:%x %*[0-9A-F]:%*x %x %*x:%*x %*x:%*x %*x %*u %*u %llu", address, &local,
+                       &state, &inode);
         if (n == 4 && local == port && state == 0x0a) found = inode;
     }
     fclose(f);
@@ -157,8 +157,7 @@ static bool broker_healthy(uint16_t port)
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return false;
-    struct sockaddr_in to = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct timeval limit = {.tv_sec = 1, .tv_usec = 0};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     static const char ask[] = "GET /health HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n";
@@ -210,8 +209,7 @@ double proc_broker_start(struct proc_broker *b, double limit_s)
             return -1;
         }
         if ((double)(load_now_ns() - from) / 1e9 > limit_s) {
-            fprintf(stderr, "queen bench: %s serve was not ready after %.0f s; see %s\n", b->binary, limit_s,
-                    b->log_path);
+            fprintf(stderr, "queen bench: %s serve was not ready after %.0f s; see %s\n", b->binary, limit_s, b->log_path);
             proc_broker_kill(b);
             return -1;
         }

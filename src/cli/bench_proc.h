@@ -10,14 +10,14 @@
 
 struct proc_sample {
     int64_t at_ns;
-    bool alive;          /* false: the process could not be read, its figures are 0 */
-    double user_s;       /* of the process so far */
+    bool alive;    /* false: the process could not be read, its figures are 0 */
+    double user_s; /* of the process so far */
     double system_s;
     uint64_t rss_bytes;
     uint64_t rss_bytes_peak;
     uint64_t rss_bytes_anonymous;
-    double own_s;        /* user and system time of this client */
-    double machine_s;    /* busy time of all cores, interrupts included */
+    double own_s;     /* user and system time of this client */
+    double machine_s; /* busy time of all cores, interrupts included */
 };
 
 /* pid 0: only the client and the machine. */

@@ -43,8 +43,7 @@ static bool push_begin(struct load_conn *c)
     struct push_shared *s = c->group->shared;
     struct push_conn *p = c->work;
     uint32_t batch = p->request.batch;
-    if (atomic_load_explicit(&s->left, memory_order_relaxed) != INT64_MAX &&
-        atomic_fetch_sub(&s->left, (int64_t)batch) <= 0) {
+    if (atomic_load_explicit(&s->left, memory_order_relaxed) != INT64_MAX && atomic_fetch_sub(&s->left, (int64_t)batch) <= 0) {
         return false;
     }
     push_request_renew(&p->request);
@@ -93,7 +92,6 @@ const struct load_work push_work = {
     .reply = push_reply,
     .close = push_close,
 };
-
 
 int bench_fill(struct bench *b, uint64_t count, uint32_t batch)
 {

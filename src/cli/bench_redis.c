@@ -10,14 +10,13 @@
 
 #include "cli/bench.h"
 
-static const char DEDUP_SCRIPT[] =
-    "local stored = 0 "
-    "for i = 1, #ARGV, 2 do "
-    "if redis.call('SET', KEYS[1] .. ':' .. ARGV[i], 1, 'NX', 'EX', 3600) then "
-    "redis.call('XADD', KEYS[1], '*', 'id', ARGV[i], 'data', ARGV[i + 1]) "
-    "stored = stored + 1 "
-    "end end "
-    "return stored";
+static const char DEDUP_SCRIPT[] = "local stored = 0 "
+                                   "for i = 1, #ARGV, 2 do "
+                                   "if redis.call('SET', KEYS[1] .. ':' .. ARGV[i], 1, 'NX', 'EX', 3600) then "
+                                   "redis.call('XADD', KEYS[1], '*', 'id', ARGV[i], 'data', ARGV[i + 1]) "
+                                   "stored = stored + 1 "
+                                   "end end "
+                                   "return stored";
 
 struct redis_shared {
     struct bench *bench;
@@ -139,8 +138,8 @@ static enum load_verdict redis_reply(struct load_conn *c, const struct load_answ
     struct load_counts *n = load_counts(c);
     if (r->answers++ % BENCH_CHECK_EVERY == 0) {
         n->checked++;
-        uint32_t stored = o->dedup && a->body_len > 1 ? (uint32_t)strtoul(a->body + 1, NULL, 10)
-                                                      : text_count(a->body, a->body_len, "$");
+        uint32_t stored =
+            o->dedup && a->body_len > 1 ? (uint32_t)strtoul(a->body + 1, NULL, 10) : text_count(a->body, a->body_len, "$");
         if (stored != o->batch) {
             load_complain(c, "a request was not stored whole", a);
             return LOAD_DONE;
@@ -175,8 +174,9 @@ static int script_load(const struct load *l, char sha[41])
     bool reached = fd >= 0 && connect(fd, (const struct sockaddr *)&l->to, sizeof l->to) == 0 &&
                    send(fd, ask.at, ask.len, MSG_NOSIGNAL) == (ssize_t)ask.len;
     bool loaded = reached && recv(fd, answer, 47, MSG_WAITALL) == 47 && memcmp(answer, "$40\r\n", 5) == 0;
-    if (!loaded) fprintf(stderr, "queen bench: Redis on port %u does not take the script: %s\n", ntohs(l->to.sin_port),
-                         reached ? "unexpected answer" : strerror(errno));
+    if (!loaded)
+        fprintf(stderr, "queen bench: Redis on port %u does not take the script: %s\n", ntohs(l->to.sin_port),
+                reached ? "unexpected answer" : strerror(errno));
     if (fd >= 0) close(fd);
     buf_free(&ask);
     if (!loaded) return BENCH_UNREACHABLE;

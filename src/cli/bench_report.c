@@ -53,8 +53,7 @@ void report_latency(struct report *r, const struct hist *h)
 
 void report_second(struct report *r, const struct hist *h)
 {
-    static const char *const names[5] = {"second_p50_ms", "second_p90_ms", "second_p99_ms", "second_p99_9_ms",
-                                         "second_max_ms"};
+    static const char *const names[5] = {"second_p50_ms", "second_p90_ms", "second_p99_ms", "second_p99_9_ms", "second_max_ms"};
     hist_report(r, h, names);
 }
 

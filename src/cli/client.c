@@ -53,8 +53,8 @@ bool client_init(struct client *c, const char *url)
     strcpy(c->port, "6632");
     if (port < path) {
         size_t digits = strspn(port + 1, "0123456789");
-        if (*port != ':' || digits == 0 || port + 1 + digits != path ||
-            !part_copy(c->port, sizeof c->port, port + 1, digits) || atoi(c->port) < 1 || atoi(c->port) > 65535) {
+        if (*port != ':' || digits == 0 || port + 1 + digits != path || !part_copy(c->port, sizeof c->port, port + 1, digits) ||
+            atoi(c->port) < 1 || atoi(c->port) > 65535) {
             return url_refuse(c, url, "the port is not a number from 1 to 65535");
         }
     }
@@ -192,8 +192,7 @@ static enum client_reply_state reply_receive(struct client *c, int timeout_ms)
     }
 }
 
-enum client_outcome client_call(struct client *c, const char *method, struct slice path, struct slice body,
-                                int timeout_ms)
+enum client_outcome client_call(struct client *c, const char *method, struct slice path, struct slice body, int timeout_ms)
 {
     must(path.len > 0 && path.at[0] == '/');
     bool get = strcmp(method, "GET") == 0;

@@ -33,8 +33,7 @@ bool client_init(struct client *c, const char *url);
 
 /* path begins with '/', already percent-encoded. timeout_ms limits connecting (at most 5 s) and each wait for bytes. A kept
  * connection that the server has closed meanwhile is opened again once, when nothing of an answer had come. */
-enum client_outcome client_call(struct client *c, const char *method, struct slice path, struct slice body,
-                                int timeout_ms);
+enum client_outcome client_call(struct client *c, const char *method, struct slice path, struct slice body, int timeout_ms);
 
 void client_close(struct client *c);
 

@@ -6,7 +6,8 @@
 
 using namespace simdjson;
 
-namespace {
+namespace
+{
 
 struct view_span span_of(const padded_string &copy, std::string_view part)
 {
@@ -19,7 +20,7 @@ bool raw_of(ondemand::value value, std::string_view *out)
     return to_json_string(value).get(*out) == SUCCESS;
 }
 
-}  // namespace
+} // namespace
 
 extern "C" bool view_scan_whole(const char *text, size_t len)
 {
@@ -51,8 +52,7 @@ extern "C" bool view_scan_members(const char *text, size_t len, const char *cons
     return true;
 }
 
-extern "C" bool view_scan_elements(const char *text, size_t len, bool (*each)(void *arg, struct view_span element),
-                                   void *arg)
+extern "C" bool view_scan_elements(const char *text, size_t len, bool (*each)(void *arg, struct view_span element), void *arg)
 {
     static ondemand::parser parser;
     padded_string copy(text, len);

@@ -51,13 +51,19 @@ static void sleep_ms(uint64_t ms)
 static const char *advice(unsigned status)
 {
     switch (status) {
-    case 401: return " (the server wants a token)";
-    case 404: return " (is that address a Queen server?)";
-    case 413: return " (send less in one call: --batch; or a shorter name)";
+    case 401:
+        return " (the server wants a token)";
+    case 404:
+        return " (is that address a Queen server?)";
+    case 413:
+        return " (send less in one call: --batch; or a shorter name)";
     case 429:
-    case 503: return " (it is busy or has no leader: try again later, or more often with --retries)";
-    case 507: return " (the server's disk is nearly full: consume or delete, or give it room)";
-    default: return "";
+    case 503:
+        return " (it is busy or has no leader: try again later, or more often with --retries)";
+    case 507:
+        return " (the server's disk is nearly full: consume or delete, or give it room)";
+    default:
+        return "";
     }
 }
 
@@ -111,8 +117,7 @@ bool verb_send(struct verb *v, const char *method, struct slice path, struct sli
             verb_fail(v, CLI_REFUSED);
         } else {
             verb_say(v, "%s: %s (is the server running? give its address with --server or QUEEN_SERVER)",
-                     outcome == CLIENT_UNREACHABLE ? "cannot reach the server" : "the call was cut off",
-                     v->client.error);
+                     outcome == CLIENT_UNREACHABLE ? "cannot reach the server" : "the call was cut off", v->client.error);
             verb_fail(v, CLI_UNREACHABLE);
         }
         return false;

@@ -21,9 +21,12 @@ struct ack {
 static const char HELP[] =
     "Usage: queen ack [options] < LINES\n"
     "\n"
-    "Acks messages: each line of standard input is a message as `queen pop` printed it; its transactionId, partitionId, leaseId\n"
-    "and consumerGroup are used. Prints one result a line in the same order: {\"index\",\"transactionId\",\"success\",\"error\",\n"
-    "\"leaseReleased\",\"dlq\",\"noop\"}. Completing a message completes what came before it in the same batch of its lane. Lines\n"
+    "Acks messages: each line of standard input is a message as `queen pop` printed it; its transactionId, partitionId, "
+    "leaseId\n"
+    "and consumerGroup are used. Prints one result a line in the same order: "
+    "{\"index\",\"transactionId\",\"success\",\"error\",\n"
+    "\"leaseReleased\",\"dlq\",\"noop\"}. Completing a message completes what came before it in the same batch of its lane. "
+    "Lines\n"
     "are sent when --batch are there or no more wait.\n"
     "\n"
     "  --status STATUS      completed; failed (deliver again until the retries are spent, then dead-letter); retry (deliver\n"
@@ -36,7 +39,8 @@ static const char HELP[] =
     "\n"
     "A line may decide for itself: members \"status\" and \"error\" that a worker adds beat the options.\n"
     "\n"
-    "Exit code: 0 all honoured; 1 wrong command line; 4 something was refused (a lease that has ended, for example), or a line\n"
+    "Exit code: 0 all honoured; 1 wrong command line; 4 something was refused (a lease that has ended, for example), or a "
+    "line\n"
     "is not a message; 5 the server cannot be reached.\n"
     "\n"
     "  queen pop orders --group billing --batch 10 | queen ack --status failed --error 'printer on fire'\n";
@@ -121,14 +125,12 @@ static bool message_add(struct ack *a, const struct slice *m)
 /* False: the verb cannot go on. A line that is no message is said and left out. */
 static bool line_add(struct ack *a, struct slice line, uint64_t number)
 {
-    static const char *const names[MEMBERS] = {"transactionId", "partitionId", "leaseId",
-                                               "consumerGroup", "status",      "error"};
+    static const char *const names[MEMBERS] = {"transactionId", "partitionId", "leaseId", "consumerGroup", "status", "error"};
     struct slice value;
     struct slice m[MEMBERS];
     if (!view_whole(line, &value) || !view_members(value, names, m, MEMBERS) || !view_is_string(m[M_TRANSACTION]) ||
         !view_is_string(m[M_PARTITION])) {
-        verb_say(&a->verb, "line %llu is not a message as `queen pop` prints it; it was not acked",
-                 (unsigned long long)number);
+        verb_say(&a->verb, "line %llu is not a message as `queen pop` prints it; it was not acked", (unsigned long long)number);
         verb_fail(&a->verb, CLI_REFUSED);
         return true;
     }
@@ -160,9 +162,9 @@ static void lines_ack(struct ack *a)
 }
 
 static const struct option OPTIONS[] = {
-    {"help", no_argument, NULL, 'h'},         {"status", required_argument, NULL, 'S'},
-    {"error", required_argument, NULL, 'e'},  {"group", required_argument, NULL, 'g'},
-    {"batch", required_argument, NULL, 'b'},  {"server", required_argument, NULL, 's'},
+    {"help", no_argument, NULL, 'h'},          {"status", required_argument, NULL, 'S'},
+    {"error", required_argument, NULL, 'e'},   {"group", required_argument, NULL, 'g'},
+    {"batch", required_argument, NULL, 'b'},   {"server", required_argument, NULL, 's'},
     {"retries", required_argument, NULL, 't'}, {NULL, 0, NULL, 0},
 };
 
@@ -183,11 +185,21 @@ static int options_read(struct ack *a, int argc, char **argv)
     for (int c; (c = getopt_long(argc, argv, "h", OPTIONS, NULL)) != -1;) {
         uint64_t n = 0;
         switch (c) {
-        case 'h': fputs(HELP, stdout); return CLI_OK;
-        case 'S': a->status = optarg; break;
-        case 'e': a->error = optarg; break;
-        case 'g': a->group_name = optarg; break;
-        case 's': a->verb.server = optarg; break;
+        case 'h':
+            fputs(HELP, stdout);
+            return CLI_OK;
+        case 'S':
+            a->status = optarg;
+            break;
+        case 'e':
+            a->error = optarg;
+            break;
+        case 'g':
+            a->group_name = optarg;
+            break;
+        case 's':
+            a->verb.server = optarg;
+            break;
         case 'b':
             if (!verb_number(&a->verb, "--batch", optarg, 1, VERB_BATCH_MAX, &n)) return CLI_USAGE;
             a->batch = (uint32_t)n;
@@ -196,7 +208,8 @@ static int options_read(struct ack *a, int argc, char **argv)
             if (!verb_number(&a->verb, "--retries", optarg, 0, VERB_RETRIES_MAX, &n)) return CLI_USAGE;
             a->verb.retries = (uint32_t)n;
             break;
-        default: return CLI_USAGE;
+        default:
+            return CLI_USAGE;
         }
     }
     if (optind < argc) {

@@ -18,8 +18,10 @@ struct pop {
 static const char HELP[] =
     "Usage: queen pop QUEUE [options]\n"
     "\n"
-    "Pops messages and prints each as one JSON line: {\"id\",\"transactionId\",\"data\",\"partition\",\"partitionId\",\"leaseId\",\n"
-    "\"consumerGroup\",\"deliveryAttempt\",\"offset\",...}; `data` is the payload byte for byte. They are leased: ack them with\n"
+    "Pops messages and prints each as one JSON line: "
+    "{\"id\",\"transactionId\",\"data\",\"partition\",\"partitionId\",\"leaseId\",\n"
+    "\"consumerGroup\",\"deliveryAttempt\",\"offset\",...}; `data` is the payload byte for byte. They are leased: ack them "
+    "with\n"
     "`queen ack`, which takes these lines, before the lease ends, or they are delivered again. Nothing there: prints nothing.\n"
     "\n"
     "  --partition NAME     only this lane (any lane)\n"
@@ -55,9 +57,9 @@ static void path_make(struct pop *p)
         buf_text(b, "/partition/");
         client_escape(b, slice_of(p->partition));
     }
-    buf_printf(b, "?batch=%llu&partitions=%llu&wait=%s&timeout=%llu&leaseSeconds=%llu&autoAck=%s",
-               (unsigned long long)p->batch, (unsigned long long)p->partitions, p->wait ? "true" : "false",
-               (unsigned long long)p->timeout_ms, (unsigned long long)p->lease_s, p->auto_ack ? "true" : "false");
+    buf_printf(b, "?batch=%llu&partitions=%llu&wait=%s&timeout=%llu&leaseSeconds=%llu&autoAck=%s", (unsigned long long)p->batch,
+               (unsigned long long)p->partitions, p->wait ? "true" : "false", (unsigned long long)p->timeout_ms,
+               (unsigned long long)p->lease_s, p->auto_ack ? "true" : "false");
     if (p->group == NULL) return;
     query_text(b, "consumerGroup", p->group);
     if (p->from == NULL || strcmp(p->from, "all") == 0) {
@@ -94,13 +96,20 @@ static bool pop_once(struct pop *p)
 }
 
 static const struct option OPTIONS[] = {
-    {"help", no_argument, NULL, 'h'},           {"partition", required_argument, NULL, 'p'},
-    {"group", required_argument, NULL, 'g'},    {"batch", required_argument, NULL, 'b'},
-    {"partitions", required_argument, NULL, 'n'}, {"wait", no_argument, NULL, 'w'},
-    {"timeout", required_argument, NULL, 'm'},  {"lease", required_argument, NULL, 'l'},
-    {"auto-ack", no_argument, NULL, 'a'},       {"from", required_argument, NULL, 'f'},
-    {"follow", no_argument, NULL, 'F'},         {"server", required_argument, NULL, 's'},
-    {"retries", required_argument, NULL, 't'},  {NULL, 0, NULL, 0},
+    {"help", no_argument, NULL, 'h'},
+    {"partition", required_argument, NULL, 'p'},
+    {"group", required_argument, NULL, 'g'},
+    {"batch", required_argument, NULL, 'b'},
+    {"partitions", required_argument, NULL, 'n'},
+    {"wait", no_argument, NULL, 'w'},
+    {"timeout", required_argument, NULL, 'm'},
+    {"lease", required_argument, NULL, 'l'},
+    {"auto-ack", no_argument, NULL, 'a'},
+    {"from", required_argument, NULL, 'f'},
+    {"follow", no_argument, NULL, 'F'},
+    {"server", required_argument, NULL, 's'},
+    {"retries", required_argument, NULL, 't'},
+    {NULL, 0, NULL, 0},
 };
 
 /* False: said on stderr. */
@@ -108,22 +117,41 @@ static bool option_set(struct pop *p, int c, const char *value)
 {
     uint64_t n = 0;
     switch (c) {
-    case 'p': p->partition = value; return true;
-    case 'g': p->group = value; return true;
-    case 'f': p->from = value; return true;
-    case 'w': p->wait = true; return true;
-    case 'a': p->auto_ack = true; return true;
-    case 'F': p->follow = p->wait = true; return true;
-    case 's': p->verb.server = value; return true;
-    case 'b': return verb_number(&p->verb, "--batch", value, 1, VERB_BATCH_MAX, &p->batch);
-    case 'n': return verb_number(&p->verb, "--partitions", value, 1, 64, &p->partitions);
-    case 'm': return verb_number(&p->verb, "--timeout", value, 1, 60000, &p->timeout_ms);
-    case 'l': return verb_number(&p->verb, "--lease", value, 1, 1000000000, &p->lease_s);
+    case 'p':
+        p->partition = value;
+        return true;
+    case 'g':
+        p->group = value;
+        return true;
+    case 'f':
+        p->from = value;
+        return true;
+    case 'w':
+        p->wait = true;
+        return true;
+    case 'a':
+        p->auto_ack = true;
+        return true;
+    case 'F':
+        p->follow = p->wait = true;
+        return true;
+    case 's':
+        p->verb.server = value;
+        return true;
+    case 'b':
+        return verb_number(&p->verb, "--batch", value, 1, VERB_BATCH_MAX, &p->batch);
+    case 'n':
+        return verb_number(&p->verb, "--partitions", value, 1, 64, &p->partitions);
+    case 'm':
+        return verb_number(&p->verb, "--timeout", value, 1, 60000, &p->timeout_ms);
+    case 'l':
+        return verb_number(&p->verb, "--lease", value, 1, 1000000000, &p->lease_s);
     case 't':
         if (!verb_number(&p->verb, "--retries", value, 0, VERB_RETRIES_MAX, &n)) return false;
         p->verb.retries = (uint32_t)n;
         return true;
-    default: return false;
+    default:
+        return false;
     }
 }
 
@@ -161,8 +189,7 @@ static int options_read(struct pop *p, int argc, char **argv)
 
 int cli_pop_main(int argc, char **argv)
 {
-    struct pop p = {
-        .verb = {.name = "pop", .retries = VERB_RETRIES}, .batch = 1, .partitions = 1, .timeout_ms = 30000};
+    struct pop p = {.verb = {.name = "pop", .retries = VERB_RETRIES}, .batch = 1, .partitions = 1, .timeout_ms = 30000};
     int rc = options_read(&p, argc, argv);
     if (rc >= 0) return rc;
     if (verb_open(&p.verb)) {

@@ -26,14 +26,16 @@ static const char HELP[] =
     "       queen push --raw [QUEUE] [options] < LINES\n"
     "\n"
     "Pushes messages: each line of standard input is one JSON value, the payload, kept byte for byte. Prints one result a\n"
-    "line in the same order: {\"index\",\"message_id\",\"transaction_id\",\"queueName\",\"status\",\"offset\"}; status is queued, or\n"
+    "line in the same order: {\"index\",\"message_id\",\"transaction_id\",\"queueName\",\"status\",\"offset\"}; status is "
+    "queued, or\n"
     "duplicate (with the first message's id and offset), or error. Lines are sent when --batch are there or no more wait.\n"
     "\n"
     "  --partition NAME     the lane: messages of one lane are delivered in order (Default)\n"
     "  --key FIELD          take the lane from this member of the payload (a string or number)\n"
     "  --id FIELD           take the transactionId from this member: pushing the same id to the same lane again, within the\n"
     "                       queue's dedup window, stores nothing. Without it every line gets a new id\n"
-    "  --raw                lines are items: {\"queue\",\"partition\",\"transactionId\",\"payload\"}; QUEUE is for those that name\n"
+    "  --raw                lines are items: {\"queue\",\"partition\",\"transactionId\",\"payload\"}; QUEUE is for those that "
+    "name\n"
     "                       none\n"
     "  --batch N            messages in one call, 1 to 10000 (100)\n"
     "  --server URL         http://HOST:PORT (environment QUEEN_SERVER, else http://127.0.0.1:6632)\n"
@@ -207,10 +209,14 @@ static void lines_push(struct push *p)
 }
 
 static const struct option OPTIONS[] = {
-    {"help", no_argument, NULL, 'h'},        {"partition", required_argument, NULL, 'p'},
-    {"key", required_argument, NULL, 'k'},   {"id", required_argument, NULL, 'i'},
-    {"raw", no_argument, NULL, 'r'},         {"batch", required_argument, NULL, 'b'},
-    {"server", required_argument, NULL, 's'}, {"retries", required_argument, NULL, 't'},
+    {"help", no_argument, NULL, 'h'},
+    {"partition", required_argument, NULL, 'p'},
+    {"key", required_argument, NULL, 'k'},
+    {"id", required_argument, NULL, 'i'},
+    {"raw", no_argument, NULL, 'r'},
+    {"batch", required_argument, NULL, 'b'},
+    {"server", required_argument, NULL, 's'},
+    {"retries", required_argument, NULL, 't'},
     {NULL, 0, NULL, 0},
 };
 
@@ -221,12 +227,24 @@ static int options_read(struct push *p, int argc, char **argv)
     for (int c; (c = getopt_long(argc, argv, "h", OPTIONS, NULL)) != -1;) {
         uint64_t n = 0;
         switch (c) {
-        case 'h': fputs(HELP, stdout); return CLI_OK;
-        case 'p': p->partition = optarg; break;
-        case 'k': p->key = optarg; break;
-        case 'i': p->id = optarg; break;
-        case 'r': p->raw = true; break;
-        case 's': p->verb.server = optarg; break;
+        case 'h':
+            fputs(HELP, stdout);
+            return CLI_OK;
+        case 'p':
+            p->partition = optarg;
+            break;
+        case 'k':
+            p->key = optarg;
+            break;
+        case 'i':
+            p->id = optarg;
+            break;
+        case 'r':
+            p->raw = true;
+            break;
+        case 's':
+            p->verb.server = optarg;
+            break;
         case 'b':
             if (!verb_number(&p->verb, "--batch", optarg, 1, VERB_BATCH_MAX, &n)) return CLI_USAGE;
             p->batch = (uint32_t)n;
@@ -235,7 +253,8 @@ static int options_read(struct push *p, int argc, char **argv)
             if (!verb_number(&p->verb, "--retries", optarg, 0, VERB_RETRIES_MAX, &n)) return CLI_USAGE;
             p->verb.retries = (uint32_t)n;
             break;
-        default: return CLI_USAGE;
+        default:
+            return CLI_USAGE;
         }
     }
     if (optind < argc) p->queue = argv[optind++];

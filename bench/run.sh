@@ -1,0 +1,140 @@
+#!/usr/bin/env bash
+# Measures a built broker and prints the table of goals; then the same pushes to Redis streams on the same disk.
+#
+#   bench/run.sh [BINARY]        BINARY: build/queen by default; nothing is built here
+#
+#   QUEEN_BENCH_QUICK=1          shorter runs: the shape of the numbers, not the numbers
+#   QUEEN_BENCH_DIR=DIR          where data goes, on the disk to be measured (build/bench); a folder of its own is made
+#                                in it and removed again
+#   QUEEN_BENCH_ROWS="push jobs" only these rows (push push100 popack deliver jobs idle lanes polls redis)
+#   QUEEN_BENCH_KEEP=FILE        append the JSON lines of all runs to this file
+#
+# Every row has a fresh broker on an empty folder, started and stopped by `queen bench`. Exit code: 0 measured, whether or
+# not a goal was met; 1 something could not be measured.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+queen=$(realpath "${1:-$here/../build/queen}")
+[ -x "$queen" ] || { echo "bench: $queen is not there; build it first: ./dev build" >&2; exit 1; }
+
+quick=${QUEEN_BENCH_QUICK:-0}
+rows=${QUEEN_BENCH_ROWS:-push push100 popack deliver jobs idle lanes polls redis}
+base=${QUEEN_BENCH_DIR:-$here/../build/bench}
+mkdir -p "$base"
+work=$(mktemp -d "$(realpath "$base")/run.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+lines=$work/lines.jsonl
+: >"$lines"
+failed=0
+
+if [ "$quick" = 1 ]; then
+  seconds=3 count=500000 lanes=100000 polls=5000
+else
+  seconds=10 count=3000000 lanes=1000000 polls=20000
+fi
+
+# figure <line> <name>: one figure of a JSON line.
+figure() { sed -n "s/.*\"$2\":\"\{0,1\}\([^,\"}]*\).*/\1/p" <<<"$1"; }
+
+# row <text> <line> <figure> <least|most> <goal> <unit>
+row() {
+  local value
+  value=$(figure "$2" "$3")
+  if [ -z "$value" ]; then
+    printf '%-58s %-24s %s\n' "$1" "" "not measured"
+    failed=1
+    return
+  fi
+  awk -v text="$1" -v value="$value" -v kind="$4" -v goal="$5" -v unit="$6" 'BEGIN {
+    met = kind == "least" ? value >= goal : value <= goal
+    if (met) verdict = "met"
+    else if (goal > 0) verdict = sprintf("missed by %.0f %%", (kind == "least" ? 1 - value / goal : value / goal - 1) * 100)
+    else verdict = "missed"
+    printf "%-58s %-24s %-22s %s\n", text, (kind == "least" ? ">= " : "<= ") goal " " unit, value " " unit, verdict
+  }'
+}
+
+# say <text> <line> <figure> <unit>: a figure without a goal.
+say() {
+  local value
+  value=$(figure "$2" "$3")
+  [ -n "$value" ] || { failed=1; value="not measured"; }
+  printf '%-58s %-24s %s %s\n' "$1" "" "$value" "$4"
+}
+
+# measure <workload> [options]: one run on a fresh broker; the line is left in $line.
+measure() {
+  local code=0
+  line=$("$queen" bench "$1" --json --data "$work/data" "${@:2}") || code=$?
+  if [ "$code" -ne 0 ]; then
+    echo "bench: queen bench $* ended with $code" >&2
+    [ ! -f "$work/data.log" ] || tail -n 5 "$work/data.log" >&2
+    failed=1
+  fi
+  rm -rf "$work/data" "$work/data.log"
+  [ -z "$line" ] || echo "$line" >>"$lines"
+  note_noise "$line"
+}
+
+note_noise() {
+  local other
+  other=$(figure "$1" other_cores)
+  awk -v other="${other:-0}" 'BEGIN { if (other > 0.25) printf "  (noisy: %.2f cores were used by others)\n", other }'
+}
+
+wanted() { [[ " $rows " == *" $1 "* ]]; }
+
+printf '%-58s %-24s %-22s %s\n' "work" "goal" "measured" "verdict"
+
+if wanted push; then
+  measure push --batch 1 --conns 64 --lanes 200 --size 256 --dedup on --duration "$seconds"
+  row "push, 256 B, batch 1, 64 connections, dedup on" "$line" messages_per_s least 60000 msg/s
+  row "  broker CPU a request" "$line" broker_us_per_request most 15 us
+  say "  p50 of a push" "$line" p50_ms ms
+  say "  p99 of a push" "$line" p99_ms ms
+fi
+if wanted push100; then
+  measure push --batch 100 --conns 64 --lanes 200 --size 256 --dedup on --duration "$seconds"
+  row "push, 256 B, batch 100, 64 connections, dedup on" "$line" messages_per_s least 600000 msg/s
+  row "  broker CPU a message" "$line" broker_us_per_message most 1.2 us
+fi
+if wanted popack; then
+  measure popack --batch 100 --conns 64 --lanes 200 --size 256 --duration "$seconds" --warmup 0.5 --count "$count"
+  row "pop + ack, batch 100, 200 lanes" "$line" messages_per_s least 400000 msg/s
+  say "  broker CPU a message" "$line" broker_us_per_message us
+fi
+if wanted deliver; then
+  measure deliver --rate 1000 --lanes 200 --duration "$seconds"
+  row "push to delivery to a parked long poll, 1,000 msg/s, p50" "$line" p50_ms most 0.6 ms
+  row "  p99" "$line" p99_ms most 3 ms
+  say "  p50 of the push alone" "$line" second_p50_ms ms
+fi
+if wanted jobs; then
+  measure jobs --rate 500 --lanes 200 --duration "$seconds"
+  row "500 jobs/s, push + pop + ack alone: broker CPU a job" "$line" broker_us_per_message most 120 us
+  say "  p50 of a job" "$line" p50_ms ms
+fi
+if wanted idle; then
+  measure idle --duration 10
+  row "idle: resident" "$line" rss_mb most 25 MB
+  row "  CPU" "$line" cpu_percent most 0.04 %
+  row "  ready after exec on an empty directory" "$line" ready_ms most 150 ms
+fi
+if wanted lanes; then
+  measure lanes --lanes "$lanes"
+  row "$lanes lanes, one message and one group each: resident" "$line" rss_mb most 350 MB
+  row "  ready again after kill -9" "$line" ready_again_s most 5 s
+  say "  resident after the restart" "$line" rss_after_restart_mb MB
+fi
+if wanted polls; then
+  measure polls --conns "$polls" --duration 5
+  say "$polls parked long polls: resident" "$line" broker_rss_mb MB
+  say "  CPU at rest" "$line" broker_cores cores
+  say "  one push into as many lanes: all woken after" "$line" wake_all_s s
+fi
+if wanted redis; then
+  echo
+  QUEEN_BENCH_DIR=$work QUEEN_BENCH_SECONDS=$seconds "$here/peers_redis.sh" "$queen" "$lines" || failed=1
+fi
+[ -z "${QUEEN_BENCH_KEEP:-}" ] || cat "$lines" >>"$QUEEN_BENCH_KEEP"
+[ "$quick" != 1 ] || echo "quick: short runs, fewer lanes and polls; the goals are those of the full ones"
+exit "$failed"
