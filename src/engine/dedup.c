@@ -134,8 +134,14 @@ static void list_drop(struct dedup *d, uint32_t at)
     d->list_free = at;
 }
 
-static void list_append(struct dedup_list *l, uint64_t offset, uint64_t time)
+/* A later occurrence is kept at least as long as the one before it: times and expiries rise together, so that a binary search
+ * may use both. Returns the time word as it was put. */
+static uint64_t list_append(struct dedup_list *l, uint64_t offset, uint64_t time)
 {
+    if (l->count > 0) {
+        uint64_t last = l->pairs[2 * (size_t)(l->start + l->count - 1) + 1];
+        if (time_class(last) > time_class(time)) time = time_word(time_class(last), time_ms(time));
+    }
     if (l->start + l->count == l->cap && l->start > l->cap / 2) {
         memmove(l->pairs, l->pairs + 2 * (size_t)l->start, l->count * 2 * sizeof l->pairs[0]);
         l->start = 0;
@@ -148,9 +154,10 @@ static void list_append(struct dedup_list *l, uint64_t offset, uint64_t time)
     uint64_t *pair = l->pairs + 2 * (size_t)(l->start + l->count++);
     pair[0] = offset;
     pair[1] = time;
+    return time;
 }
 
-static void slot_put(struct dedup *d, struct dedup_key k, uint64_t offset, uint64_t time)
+static uint64_t slot_put(struct dedup *d, struct dedup_key k, uint64_t offset, uint64_t time)
 {
     struct dedup_shard *shard = shard_of(d, k.low);
     if ((uint64_t)(shard->count + 1) * 8 > (uint64_t)shard->cap * 7) shard_grow(shard);
@@ -159,21 +166,20 @@ static void slot_put(struct dedup *d, struct dedup_key k, uint64_t offset, uint6
     if (s->words[0] == 0) {
         *s = slot_make(k, offset, time);
         shard->count++;
-        return;
+        return time;
     }
     if (time_class(slot_time(s)) != CLASS_LIST) {
         uint32_t at = list_new(d);
         list_append(&d->lists[at], slot_offset(s), slot_time(s));
         *s = slot_make(k, at, time_word(CLASS_LIST, 0));
     }
-    list_append(&d->lists[slot_offset(s)], offset, time);
+    return list_append(&d->lists[slot_offset(s)], offset, time);
 }
 
 void dedup_add(struct dedup *d, struct dedup_key k, uint64_t offset, int64_t created_ms, uint8_t class)
 {
     must(class <= DEDUP_CLASS_MAX);
-    uint64_t time = time_word(class, created_ms);
-    slot_put(d, k, offset, time);
+    uint64_t time = slot_put(d, k, offset, time_word(class, created_ms));
     struct dedup_slot s = slot_make(k, offset, time);
     buf_put(&d->added, &s, sizeof s);
 }

@@ -39,7 +39,17 @@ static struct uuid id_build(uint64_t ms, uint64_t count, uint32_t tag)
 
 struct uuid message_id(uint64_t seed, uint32_t partition, uint64_t offset, int64_t created_us)
 {
-    return id_build((uint64_t)(created_us / 1000), offset & OFFSET_MASK, tag_make(seed, partition));
+    return message_id_tagged(tag_make(seed, partition), offset, created_us);
+}
+
+uint32_t message_tag(uint64_t seed, uint32_t partition)
+{
+    return tag_make(seed, partition);
+}
+
+struct uuid message_id_tagged(uint32_t tag, uint64_t offset, int64_t created_us)
+{
+    return id_build((uint64_t)(created_us / 1000), offset & OFFSET_MASK, tag);
 }
 
 bool message_id_parse(uint64_t seed, struct uuid id, uint32_t partition, uint64_t *offset, int64_t *created_ms)

@@ -19,6 +19,10 @@
 
 struct uuid message_id(uint64_t seed, uint32_t partition, uint64_t offset, int64_t created_us);
 
+/* The same in two steps, for many messages of one partition. */
+uint32_t message_tag(uint64_t seed, uint32_t partition);
+struct uuid message_id_tagged(uint32_t tag, uint64_t offset, int64_t created_us);
+
 /* Takes an id apart. False when it cannot be one of this partition. `offset` is modulo 2^42. */
 bool message_id_parse(uint64_t seed, struct uuid id, uint32_t partition, uint64_t *offset, int64_t *created_ms);
 

@@ -1,0 +1,274 @@
+/* The engine's state and the functions its files share.
+ *
+ *   queue --- partitions (linked by number, creation order) --- runs (appends: offsets, time, place of the bytes)
+ *     |            |
+ *     |            +--- cursors (one per group that has to do with the lane) --- lease, delay, history
+ *     +------- groups --- ready list (cursors, oldest first), heap of leases, heap of delays
+ *
+ * A cursor's state says where it is: IDLE (nothing behind it), READY (in its group's ready list), LEASED (in the lease heap),
+ * DELAYED (in the delay heap). An expired lease stays attached to a READY cursor until the next claim (an ack without a lease
+ * id is still bounded by it).
+ *
+ * Files: queue.c (queues, partitions, groups: life), run.c (append runs), cursor.c (cursors, ready lists, leases), push.c, pop.c,
+ * ack.c, row.c (rows, cut, load, digest), view.c (reads), engine.c (apply, housekeeping). */
+#ifndef QUEEN_ENGINE_INTERNAL_H
+#define QUEEN_ENGINE_INTERNAL_H
+
+#include "base/hash.h"
+#include "base/heap.h"
+#include "base/limits.h"
+#include "base/must.h"
+#include "engine/dedup.h"
+#include "engine/engine.h"
+#include "engine/idmap.h"
+#include "engine/slab.h"
+
+enum { RUN_AUTO_IDS = 1 }; /* every message's transaction id is its message id */
+
+/* Contiguous messages of one append. 40 bytes. */
+struct run {
+    uint64_t first, where;
+    int64_t created_us;
+    uint32_t count, item0, block_bytes, bytes; /* bytes: payload home bytes counted as live; top bit: RUN_AUTO_IDS */
+};
+
+#define RUN_BYTES_AUTO 0x80000000U
+
+static inline uint64_t run_end(const struct run *r)
+{
+    return r->first + r->count;
+}
+
+struct partition {
+    char *name; /* name pool; NULL = no such partition */
+    uint16_t name_len;
+    uint8_t dirty;
+    uint32_t queue, number, next; /* next: in the queue, by creation */
+    uint32_t cursors;             /* first cursor */
+    uint32_t run_count, run_cap;
+    uint32_t last_lease_s;        /* wall time */
+    uint32_t unstored, uncut;     /* the last so many offsets are not readable from the store / in no cut yet */
+    uint64_t tail, start;
+    int64_t created_us, last_created_us;
+    uint64_t bytes;
+    struct run *runs; /* the newest runs; what is missing at the front is stored */
+};
+
+enum cursor_state { CURSOR_IDLE, CURSOR_READY, CURSOR_LEASED, CURSOR_DELAYED };
+enum { CURSOR_DIRTY = 1, CURSOR_CLAIMED = 2, CURSOR_SEEDED = 4 };
+
+struct cursor {
+    uint32_t partition, group, next; /* next: of the partition */
+    uint32_t ready_next, ready_previous;
+    uint32_t lease, delay, history; /* slab numbers, 0 = none */
+    int64_t committed;              /* last acked offset, -1 = none */
+    uint64_t attempt_start;
+    uint32_t attempt;
+    uint16_t retries;
+    uint8_t state, flags;
+    int64_t ready_turn; /* place in the ready list: the order is state, it decides what a pop gets */
+};
+
+struct lease {
+    struct uuid id;
+    uint64_t first, last; /* first delivered; batch end, inclusive */
+    int64_t expiry_us;    /* log time */
+    uint32_t cursor, next_same_id;
+    struct heap_node due;
+};
+
+struct delay {
+    struct heap_node due; /* wall time */
+    uint32_t cursor;
+};
+
+/* The last lease that was settled whole: for the repeat rule. */
+struct history {
+    struct uuid id;
+    uint64_t low, high;
+};
+
+struct group {
+    uint32_t number, queue, next; /* next: of the queue; number 0 = no such group */
+    struct slice name;
+    bool registered, conflates, dirty;
+    uint8_t mode;       /* enum subscription_mode; SUBSCRIBE_NEW is kept as FROM the registration */
+    int64_t from_us;    /* messages before are skipped */
+    uint32_t scan;      /* partitions up to this number have been looked at */
+    uint32_t ready_head, ready_tail, ready_count;
+    int64_t ready_turn_last;
+    uint64_t cursor_count;
+    struct heap leases, delays;
+};
+
+struct queue {
+    uint32_t number; /* 0 = no such queue */
+    bool deleted, dirty;
+    struct uuid tenant;
+    struct slice name;
+    int64_t created_us;
+    struct queue_options options;
+    uint32_t partition_first, partition_last, partition_count;
+    uint32_t groups;
+    uint64_t messages, bytes, pushed_total, dead_letters;
+};
+
+struct dead_letter {
+    uint64_t sequence;
+    uint32_t partition, group, retries, item;
+    uint64_t offset, where;
+    uint32_t block_bytes;
+    int64_t created_us, failed_us;
+    struct slice error; /* malloc */
+};
+
+/* A stored chunk of dedup records: dropped when all of it is past. */
+struct dedup_chunk {
+    struct heap_node due; /* milliseconds */
+    uint64_t sequence;
+};
+
+/* A cut that the store has not confirmed: which partitions' runs become readable with it. */
+struct cut_part {
+    uint64_t applied_index;
+    uint32_t partition;
+    uint64_t tail;
+};
+
+struct name_pool {
+    char *free_lists[(NAMES_BYTES_MAX + 8) / 8 + 1];
+    char **chunks;
+    uint32_t chunk_count, chunk_cap;
+    size_t used;
+};
+
+struct numbers {
+    uint32_t *at;
+    uint32_t count, cap;
+};
+
+/* Live bytes by segment of the log, from `base` on. */
+struct segments {
+    uint64_t *bytes;
+    uint64_t base, count;
+};
+
+struct engine {
+    struct engine_options options;
+    uint64_t seed, applied_index;
+    struct entry_head last_head;
+    uint32_t queue_last, partition_last, group_last; /* numbers given */
+    uint64_t dead_letter_last, chunk_last;
+    struct table queues, partitions, groups;
+    struct slab cursors, leases, delays, histories;
+    struct idmap queue_names, partition_names, group_names, lease_ids;
+    struct name_pool names;
+    struct dedup dedup;
+    struct dead_letter *dead_letters; /* by sequence */
+    uint32_t dead_letter_count, dead_letter_cap;
+    uint64_t dead_letter_cut; /* sequence of the last one in a cut */
+    struct heap chunks;
+    struct numbers loaded_ready; /* at start: ready cursors, to be listed in their order */
+    struct numbers dirty_queues, dirty_groups, dirty_partitions, dirty_cursors, gone_queues;
+    struct cut_part *cut_parts;
+    uint32_t cut_part_count, cut_part_cap;
+    struct segments segments, reaped; /* reaped: what the queue being reaped will give back */
+    bool segments_dirty;
+    struct numbers reaping; /* deleted queues whose memory is being given back */
+    uint64_t run_count;
+    /* of the command being applied */
+    int64_t log_us, wall_us;
+    const struct engine_sink *sink;
+};
+
+/* ---- engine.c ---- */
+void numbers_add(struct numbers *n, uint32_t v);
+void segments_add(struct segments *s, uint64_t segment, uint64_t bytes);
+void segments_subtract(struct segments *s, struct segments *less); /* empties `less` */
+
+/* ---- queue.c ---- */
+char *name_add(struct name_pool *p, struct slice s);
+void name_remove(struct name_pool *p, char *at, size_t len);
+void name_pool_free(struct name_pool *p);
+
+void options_default(struct queue_options *o);
+void options_set_text(struct slice *to, struct slice from);
+struct queue *queue_at(const struct engine *e, uint32_t number); /* NULL when none */
+struct queue *queue_find(const struct engine *e, struct uuid tenant, struct slice name);
+struct queue *queue_obtain(struct engine *e, struct uuid tenant, struct slice name); /* made with the implicit options */
+struct queue *queue_add(struct engine *e, uint32_t number, struct uuid tenant, struct slice name, int64_t created_us);
+void queue_loaded(struct engine *e, struct queue *q); /* of a row: findable, or to be reaped when it was deleted */
+void queue_touch(struct engine *e, struct queue *q);
+void queue_configure(struct engine *e, const struct configure_command *c, struct arena *arena, struct engine_result *r);
+bool queue_delete(struct engine *e, struct uuid tenant, struct slice name);
+bool queue_reap(struct engine *e); /* true: more */
+int64_t queue_dedup_window_ms(const struct queue *q);
+int64_t queue_dedup_keep_ms(const struct queue *q);
+
+struct partition *partition_at(const struct engine *e, uint32_t number); /* NULL when none or its queue is deleted */
+struct partition *partition_find(const struct engine *e, const struct queue *q, struct slice name);
+struct partition *partition_add(struct engine *e, struct queue *q, uint32_t number, struct slice name, int64_t created_us);
+struct partition *partition_obtain(struct engine *e, struct queue *q, struct slice name);
+void partition_touch(struct engine *e, struct partition *p);
+static inline struct slice partition_name(const struct partition *p)
+{
+    return slice_make(p->name, p->name_len);
+}
+
+struct group *group_at(const struct engine *e, uint32_t number);
+struct group *group_find(const struct engine *e, const struct queue *q, struct slice name);
+struct group *group_add(struct engine *e, struct queue *q, uint32_t number, struct slice name);
+void group_touch(struct engine *e, struct group *g);
+bool group_is_queue_mode(const struct group *g);
+
+/* ---- run.c ---- */
+void run_append(struct engine *e, struct partition *p, const struct run *r);
+bool run_find(const struct engine *e, const struct partition *p, uint64_t offset, struct run *out); /* start <= offset < tail */
+/* First offset whose message was created at or after `us`; tail when there is none. */
+uint64_t run_offset_at(const struct engine *e, const struct partition *p, int64_t us);
+void run_trim(struct engine *e, struct partition *p); /* forgets what is stored and consumed, or cold */
+void run_each(const struct engine *e, const struct partition *p, void (*each)(void *ctx, const struct run *r), void *ctx);
+
+/* ---- cursor.c ---- */
+struct cursor *cursor_at(const struct engine *e, uint32_t at);
+uint32_t cursor_find(const struct engine *e, const struct partition *p, uint32_t group);
+uint32_t cursor_add(struct engine *e, struct partition *p, struct group *g);
+void cursor_drop(struct engine *e, uint32_t at); /* frees what hangs on it */
+void cursor_touch(struct engine *e, uint32_t at);
+void cursor_settle(struct engine *e, uint32_t at);       /* puts it where its state belongs after a change */
+void cursor_settle_first(struct engine *e, uint32_t at); /* the same, at the head of the ready list */
+void cursor_unlist(struct engine *e, uint32_t at);
+void cursor_delay(struct engine *e, uint32_t at, int64_t due_wall_us);
+int64_t cursor_delay_due(const struct engine *e, const struct cursor *c);
+void cursor_restore(struct engine *e, uint32_t at, uint8_t state, int64_t turn_or_due); /* of a row; ready ones are listed later */
+void group_restore_ready(struct engine *e, uint32_t *cursors, uint32_t count);          /* all ready ones of one or more groups */
+void cursor_seed(const struct engine *e, const struct group *g, const struct partition *p, struct cursor *c);
+bool cursor_pending(const struct cursor *c, const struct partition *p);
+void cursor_arm(struct engine *e, struct partition *p);  /* after an append: every group */
+void group_expire(struct engine *e, struct group *g, uint32_t wanted); /* due leases and delays become ready */
+void group_scan(struct engine *e, struct group *g, uint32_t wanted);   /* looks at partitions it has not seen */
+void group_recheck_delays(struct engine *e, struct group *g);
+
+struct lease *lease_at(const struct engine *e, uint32_t at);
+bool lease_live(const struct engine *e, const struct lease *l); /* for pops: expiry > now */
+void lease_grant(struct engine *e, uint32_t cursor, struct uuid id, uint64_t first, uint64_t last, int64_t expiry_us);
+void lease_drop(struct engine *e, uint32_t cursor);
+uint32_t lease_find(const struct engine *e, struct uuid id);
+void history_set(struct engine *e, struct cursor *c, struct uuid id, uint64_t low, uint64_t high);
+struct history *history_at(const struct engine *e, uint32_t at);
+
+/* ---- commands ---- */
+struct visible {
+    uint64_t first, end;   /* messages that may be delivered now: first <= o < end */
+    int64_t due_us;        /* none now: wall time at which some will be; 0 = not by time */
+};
+void visible_get(const struct engine *e, const struct queue *q, const struct partition *p, uint64_t from, int64_t now_us,
+                 struct visible *out);
+bool push_apply(struct engine *e, const struct command *c, uint64_t where, struct arena *arena, struct engine_result *r);
+bool pop_apply(struct engine *e, const struct command *c, struct arena *arena, struct engine_result *r);
+bool ack_apply(struct engine *e, const struct command *c, struct arena *arena, struct engine_result *r);
+bool extend_apply(struct engine *e, const struct command *c, struct engine_result *r);
+bool claim_return_apply(struct engine *e, const struct command *c);
+void dead_letter_add(struct engine *e, const struct dead_letter *d);
+
+#endif

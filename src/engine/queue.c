@@ -1,0 +1,460 @@
+/* Queues, partitions and groups: how they come, change and go. */
+#include <stdlib.h>
+
+#include "engine/engine_internal.h"
+
+enum { NAME_CHUNK_BYTES = 1 << 16, REAP_A_CALL = 2048 };
+
+/* ---- names -------------------------------------------------------------------------------------------------------- */
+
+static size_t name_room(size_t len)
+{
+    return (len + 7) / 8 * 8 + (len == 0 ? 8 : 0);
+}
+
+char *name_add(struct name_pool *p, struct slice s)
+{
+    size_t room = name_room(s.len), class = room / 8;
+    must(s.len <= NAMES_BYTES_MAX);
+    char *at = p->free_lists[class];
+    if (at != NULL) {
+        memcpy(&p->free_lists[class], at, sizeof(char *));
+    } else {
+        if (p->chunk_count == 0 || NAME_CHUNK_BYTES - p->used < room) {
+            if (p->chunk_count == p->chunk_cap) {
+                p->chunk_cap = p->chunk_cap == 0 ? 16 : p->chunk_cap * 2;
+                p->chunks = realloc(p->chunks, p->chunk_cap * sizeof p->chunks[0]);
+                must(p->chunks != NULL);
+            }
+            p->chunks[p->chunk_count] = malloc(NAME_CHUNK_BYTES);
+            must(p->chunks[p->chunk_count] != NULL);
+            p->chunk_count++;
+            p->used = 0;
+        }
+        at = p->chunks[p->chunk_count - 1] + p->used;
+        p->used += room;
+    }
+    if (s.len > 0) memcpy(at, s.at, s.len);
+    return at;
+}
+
+void name_remove(struct name_pool *p, char *at, size_t len)
+{
+    size_t class = name_room(len) / 8;
+    memcpy(at, &p->free_lists[class], sizeof(char *));
+    p->free_lists[class] = at;
+}
+
+void name_pool_free(struct name_pool *p)
+{
+    for (uint32_t i = 0; i < p->chunk_count; i++) free(p->chunks[i]);
+    free(p->chunks);
+    *p = (struct name_pool){0};
+}
+
+/* ---- queues ------------------------------------------------------------------------------------------------------- */
+
+static uint64_t queue_hash(struct uuid tenant, struct slice name)
+{
+    uint64_t seed;
+    memcpy(&seed, tenant.bytes + 8, 8);
+    return hash64(name, seed);
+}
+
+void options_default(struct queue_options *o)
+{
+    *o = (struct queue_options){0};
+    o->numbers[OPTION_LEASE_TIME] = 300;
+    o->numbers[OPTION_RETRY_LIMIT] = 3;
+    o->numbers[OPTION_RETRY_DELAY] = 1000;
+    o->numbers[OPTION_TTL] = 3600;
+    o->numbers[OPTION_DEAD_LETTER_QUEUE] = 1;
+    o->numbers[OPTION_DLQ_AFTER_MAX_RETRIES] = 1;
+    o->numbers[OPTION_DEDUP_WINDOW_SECONDS] = 3600;
+    o->numbers[OPTION_RETENTION_SINK_HOLD_MAX_SECONDS] = 604800;
+}
+
+/* An owned copy of a text option. */
+void options_set_text(struct slice *to, struct slice from)
+{
+    char *copy = NULL;
+    if (from.len > 0) {
+        copy = malloc(from.len);
+        must(copy != NULL);
+        memcpy(copy, from.at, from.len);
+    }
+    free((char *)(uintptr_t)to->at);
+    *to = slice_make(copy, from.len);
+}
+
+/* `billing.mail.x`: namespace billing, task mail. Without a dot the whole name is the namespace. */
+static void options_label(struct queue_options *o, struct slice name)
+{
+    const char *dot = memchr(name.at, '.', name.len);
+    if (dot == NULL) {
+        options_set_text(&o->name_space, name);
+        return;
+    }
+    struct slice rest = slice_make(dot + 1, (size_t)(name.at + name.len - dot - 1));
+    const char *second = memchr(rest.at, '.', rest.len);
+    if (second != NULL) rest.len = (size_t)(second - rest.at);
+    options_set_text(&o->name_space, slice_make(name.at, (size_t)(dot - name.at)));
+    options_set_text(&o->task, rest);
+}
+
+static void options_free(struct queue_options *o)
+{
+    options_set_text(&o->sink_hold, slice_of(""));
+    options_set_text(&o->name_space, slice_of(""));
+    options_set_text(&o->task, slice_of(""));
+}
+
+struct queue *queue_at(const struct engine *e, uint32_t number)
+{
+    struct queue *q = table_at(&e->queues, number);
+    return q == NULL || q->number == 0 || q->deleted ? NULL : q;
+}
+
+struct queue *queue_find(const struct engine *e, struct uuid tenant, struct slice name)
+{
+    uint64_t hash = queue_hash(tenant, name);
+    uint32_t at = 0, number;
+    while ((number = idmap_next(&e->queue_names, hash, &at)) != 0) {
+        struct queue *q = table_at(&e->queues, number);
+        if (uuid_equal(q->tenant, tenant) && slice_equal(q->name, name)) return q;
+    }
+    return NULL;
+}
+
+void queue_touch(struct engine *e, struct queue *q)
+{
+    if (q->dirty) return;
+    q->dirty = true;
+    numbers_add(&e->dirty_queues, q->number);
+}
+
+struct queue *queue_add(struct engine *e, uint32_t number, struct uuid tenant, struct slice name, int64_t created_us)
+{
+    struct queue *q = table_add(&e->queues, number);
+    q->number = number;
+    q->tenant = tenant;
+    q->name = slice_make(name_add(&e->names, name), name.len);
+    q->created_us = created_us;
+    options_default(&q->options);
+    return q;
+}
+
+void queue_loaded(struct engine *e, struct queue *q)
+{
+    if (q->deleted) {
+        numbers_add(&e->reaping, q->number);
+    } else {
+        idmap_add(&e->queue_names, queue_hash(q->tenant, q->name), q->number);
+    }
+}
+
+static struct queue *queue_new(struct engine *e, struct uuid tenant, struct slice name)
+{
+    struct queue *q = queue_add(e, ++e->queue_last, tenant, name, e->wall_us);
+    idmap_add(&e->queue_names, queue_hash(tenant, name), q->number);
+    queue_touch(e, q);
+    return q;
+}
+
+struct queue *queue_obtain(struct engine *e, struct uuid tenant, struct slice name)
+{
+    struct queue *q = queue_find(e, tenant, name);
+    if (q != NULL) return q;
+    q = queue_new(e, tenant, name);
+    q->options.numbers[OPTION_LEASE_TIME] = 60;
+    q->options.numbers[OPTION_RETENTION_SINK_HOLD_MAX_SECONDS] = 0;
+    options_label(&q->options, name);
+    return q;
+}
+
+int64_t queue_dedup_window_ms(const struct queue *q)
+{
+    return (int64_t)q->options.numbers[OPTION_DEDUP_WINDOW_SECONDS] * 1000;
+}
+
+int64_t queue_dedup_keep_ms(const struct queue *q)
+{
+    int64_t keep_ms = queue_dedup_window_ms(q);
+    int64_t completed_ms = (int64_t)q->options.numbers[OPTION_COMPLETED_RETENTION_SECONDS] * 1000;
+    return completed_ms > keep_ms ? completed_ms : keep_ms;
+}
+
+/* ---- configure ---------------------------------------------------------------------------------------------------- */
+
+static bool sink_hold_ok(struct slice s)
+{
+    if (s.len > 64) return false;
+    for (size_t i = 0; i < s.len; i++) {
+        char c = s.at[i];
+        bool ok = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+        if (!ok) return false;
+    }
+    return true;
+}
+
+static const char *configure_refusal(const struct configure_command *c)
+{
+    int32_t hold = c->options.numbers[OPTION_RETENTION_SINK_HOLD_MAX_SECONDS];
+    if (c->given >> OPTION_RETENTION_SINK_HOLD_MAX_SECONDS & 1 && (hold < 60 || hold > 31536000)) {
+        return "retentionSinkHoldMaxSeconds must be from 60 to 31536000";
+    }
+    if (c->given >> OPTION_RETENTION_SINK_HOLD & 1 && !sink_hold_ok(c->options.sink_hold)) {
+        return "retentionSinkHold may hold letters, digits, '.', '_' and '-', at most 64";
+    }
+    return NULL;
+}
+
+static int32_t option_clamped(int option, int32_t v)
+{
+    if (option == OPTION_DEDUP_WINDOW_SECONDS && v < 0) return 0;
+    if (option == OPTION_MIN_POP_WAIT_TIME) return v < 0 ? 0 : v > DEADLINE_MS_MAX ? DEADLINE_MS_MAX : v;
+    return v;
+}
+
+static void options_apply(struct queue_options *o, const struct configure_command *c)
+{
+    struct queue_options defaults;
+    options_default(&defaults);
+    uint32_t reset = c->replace ? ~c->given : c->reset;
+    for (int i = 0; i < OPTION_NUMBERS; i++) {
+        if (reset >> i & 1) o->numbers[i] = defaults.numbers[i];
+        if (c->given >> i & 1) o->numbers[i] = option_clamped(i, c->options.numbers[i]);
+    }
+    if (o->numbers[OPTION_RETENTION_SINK_HOLD_MAX_SECONDS] == 0) {
+        o->numbers[OPTION_RETENTION_SINK_HOLD_MAX_SECONDS] = defaults.numbers[OPTION_RETENTION_SINK_HOLD_MAX_SECONDS];
+    }
+    struct slice *texts[] = {&o->sink_hold, &o->name_space, &o->task};
+    const struct slice *given[] = {&c->options.sink_hold, &c->options.name_space, &c->options.task};
+    for (int i = 0; i < 3; i++) {
+        int option = OPTION_NUMBERS + i;
+        if (reset >> option & 1) options_set_text(texts[i], slice_of(""));
+        if (c->given >> option & 1) options_set_text(texts[i], *given[i]);
+    }
+}
+
+void queue_configure(struct engine *e, const struct configure_command *c, struct arena *arena, struct engine_result *r)
+{
+    r->configure.refused = configure_refusal(c);
+    if (r->configure.refused != NULL) return;
+    struct queue *q = queue_find(e, c->tenant, c->queue);
+    if (q == NULL) q = queue_new(e, c->tenant, c->queue);
+    int32_t delay = q->options.numbers[OPTION_DELAYED_PROCESSING], window = q->options.numbers[OPTION_WINDOW_BUFFER];
+    options_apply(&q->options, c);
+    queue_touch(e, q);
+    if (delay != q->options.numbers[OPTION_DELAYED_PROCESSING] || window != q->options.numbers[OPTION_WINDOW_BUFFER]) {
+        for (uint32_t n = q->groups; n != 0; n = group_at(e, n)->next) group_recheck_delays(e, group_at(e, n));
+    }
+    r->configure.queue_id = thing_id(e->seed, ID_QUEUE, q->number, q->created_us);
+    r->configure.options = q->options;
+    r->configure.options.sink_hold = arena_copy(arena, q->options.sink_hold);
+    r->configure.options.name_space = arena_copy(arena, q->options.name_space);
+    r->configure.options.task = arena_copy(arena, q->options.task);
+}
+
+/* ---- partitions --------------------------------------------------------------------------------------------------- */
+
+static uint64_t partition_hash(uint32_t queue, struct slice name)
+{
+    return hash64(name, queue);
+}
+
+struct partition *partition_at(const struct engine *e, uint32_t number)
+{
+    struct partition *p = table_at(&e->partitions, number);
+    if (p == NULL || p->name == NULL || queue_at(e, p->queue) == NULL) return NULL;
+    return p;
+}
+
+struct partition *partition_find(const struct engine *e, const struct queue *q, struct slice name)
+{
+    uint64_t hash = partition_hash(q->number, name);
+    uint32_t at = 0, number;
+    while ((number = idmap_next(&e->partition_names, hash, &at)) != 0) {
+        struct partition *p = table_at(&e->partitions, number);
+        if (p->queue == q->number && slice_equal(partition_name(p), name)) return p;
+    }
+    return NULL;
+}
+
+void partition_touch(struct engine *e, struct partition *p)
+{
+    if (p->dirty) return;
+    p->dirty = 1;
+    numbers_add(&e->dirty_partitions, p->number);
+}
+
+struct partition *partition_add(struct engine *e, struct queue *q, uint32_t number, struct slice name, int64_t created_us)
+{
+    struct partition *p = table_add(&e->partitions, number);
+    p->number = number;
+    p->queue = q->number;
+    p->name = name_add(&e->names, name);
+    p->name_len = (uint16_t)name.len;
+    p->created_us = created_us;
+    idmap_add(&e->partition_names, partition_hash(q->number, name), number);
+    if (q->partition_last != 0) {
+        struct partition *last = table_at(&e->partitions, q->partition_last);
+        last->next = number;
+    } else {
+        q->partition_first = number;
+    }
+    q->partition_last = number;
+    q->partition_count++;
+    return p;
+}
+
+struct partition *partition_obtain(struct engine *e, struct queue *q, struct slice name)
+{
+    struct partition *p = partition_find(e, q, name);
+    if (p != NULL) return p;
+    uint32_t before = q->partition_last;
+    p = partition_add(e, q, ++e->partition_last, name, e->wall_us);
+    partition_touch(e, p);
+    queue_touch(e, q);
+    for (uint32_t n = q->groups; n != 0;) {
+        struct group *g = group_at(e, n);
+        /* A group that has seen all lanes so far sees this one at once; another finds it when its scan gets there. */
+        if (g->registered && g->scan == before) {
+            g->scan = p->number;
+            group_touch(e, g);
+        }
+        n = g->next;
+    }
+    return p;
+}
+
+/* ---- groups ------------------------------------------------------------------------------------------------------- */
+
+static uint64_t group_hash(uint32_t queue, struct slice name)
+{
+    return hash64(name, ~(uint64_t)queue);
+}
+
+struct group *group_at(const struct engine *e, uint32_t number)
+{
+    struct group *g = table_at(&e->groups, number);
+    return g == NULL || g->number == 0 ? NULL : g;
+}
+
+struct group *group_find(const struct engine *e, const struct queue *q, struct slice name)
+{
+    uint64_t hash = group_hash(q->number, name);
+    uint32_t at = 0, number;
+    while ((number = idmap_next(&e->group_names, hash, &at)) != 0) {
+        struct group *g = table_at(&e->groups, number);
+        if (g->queue == q->number && slice_equal(g->name, name)) return g;
+    }
+    return NULL;
+}
+
+struct group *group_add(struct engine *e, struct queue *q, uint32_t number, struct slice name)
+{
+    struct group *g = table_add(&e->groups, number);
+    g->number = number;
+    g->queue = q->number;
+    g->name = slice_make(name_add(&e->names, name), name.len);
+    g->next = q->groups;
+    q->groups = number;
+    idmap_add(&e->group_names, group_hash(q->number, name), number);
+    return g;
+}
+
+void group_touch(struct engine *e, struct group *g)
+{
+    if (g->dirty) return;
+    g->dirty = true;
+    numbers_add(&e->dirty_groups, g->number);
+}
+
+bool group_is_queue_mode(const struct group *g)
+{
+    return slice_is(g->name, QUEUE_MODE_GROUP);
+}
+
+/* ---- deleting ----------------------------------------------------------------------------------------------------- */
+
+/* The queue is gone for every look-up from here on; its memory is given back bit by bit (queue_reap), its rows and its live bytes at
+ * the end in one cut: a crash in between begins again. */
+bool queue_delete(struct engine *e, struct uuid tenant, struct slice name)
+{
+    struct queue *q = queue_find(e, tenant, name);
+    if (q == NULL) return false;
+    idmap_remove(&e->queue_names, queue_hash(tenant, name), q->number);
+    q->deleted = true;
+    queue_touch(e, q);
+    numbers_add(&e->reaping, q->number);
+    return true;
+}
+
+static void partition_drop(struct engine *e, struct partition *p)
+{
+    while (p->cursors != 0) cursor_drop(e, p->cursors);
+    e->run_count -= p->run_count;
+    idmap_remove(&e->partition_names, partition_hash(p->queue, partition_name(p)), p->number);
+    name_remove(&e->names, p->name, p->name_len);
+    free(p->runs);
+    table_remove(&e->partitions, p->number);
+}
+
+static void group_drop(struct engine *e, struct group *g)
+{
+    must(g->cursor_count == 0 && g->leases.count == 0 && g->delays.count == 0);
+    idmap_remove(&e->group_names, group_hash(g->queue, g->name), g->number);
+    name_remove(&e->names, (char *)(uintptr_t)g->name.at, g->name.len);
+    heap_free(&g->leases);
+    heap_free(&g->delays);
+    table_remove(&e->groups, g->number);
+}
+
+static void run_release(void *ctx, const struct run *r)
+{
+    struct engine *e = ctx;
+    segments_add(&e->reaped, r->where >> e->options.segment_shift, r->bytes & ~RUN_BYTES_AUTO);
+}
+
+static void queue_finish(struct engine *e, struct queue *q)
+{
+    while (q->groups != 0) {
+        struct group *g = group_at(e, q->groups);
+        q->groups = g->next;
+        group_drop(e, g);
+    }
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < e->dead_letter_count; i++) {
+        struct dead_letter *d = &e->dead_letters[i];
+        if (table_at(&e->partitions, d->partition) != NULL && ((struct partition *)table_at(&e->partitions, d->partition))->name != NULL) {
+            e->dead_letters[kept++] = *d;
+        } else {
+            free((char *)(uintptr_t)d->error.at);
+        }
+    }
+    e->dead_letter_count = kept;
+    segments_subtract(&e->segments, &e->reaped);
+    e->segments_dirty = true;
+    options_free(&q->options);
+    name_remove(&e->names, (char *)(uintptr_t)q->name.at, q->name.len);
+    numbers_add(&e->gone_queues, q->number);
+    table_remove(&e->queues, q->number);
+}
+
+bool queue_reap(struct engine *e)
+{
+    if (e->reaping.count == 0) return false;
+    struct queue *q = table_at(&e->queues, e->reaping.at[0]);
+    for (int i = 0; i < REAP_A_CALL && q->partition_first != 0; i++) {
+        struct partition *p = table_at(&e->partitions, q->partition_first);
+        run_each(e, p, run_release, e);
+        q->partition_first = p->next;
+        partition_drop(e, p);
+    }
+    if (q->partition_first != 0) return true;
+    queue_finish(e, q);
+    e->reaping.count--;
+    memmove(e->reaping.at, e->reaping.at + 1, e->reaping.count * sizeof e->reaping.at[0]);
+    return e->reaping.count > 0;
+}

@@ -1,0 +1,753 @@
+/* Rows: what a cut writes, a start reads and the digest hashes. All numbers little-endian in values. */
+#include "engine/row.h"
+
+#include <stdlib.h>
+
+#include "engine/engine_internal.h"
+
+enum { META_VERSION = 1, DEDUP_CHUNK_RECORDS = 4096 };
+
+/* ---- keys ----------------------------------------------------------------------------------------------------------- */
+
+void row_key_begin(struct row_key *k, enum row_kind kind)
+{
+    k->bytes[0] = (unsigned char)kind;
+    k->len = 1;
+}
+
+void row_key_u32(struct row_key *k, uint32_t v)
+{
+    for (int shift = 24; shift >= 0; shift -= 8) k->bytes[k->len++] = (unsigned char)(v >> shift);
+}
+
+void row_key_u64(struct row_key *k, uint64_t v)
+{
+    row_key_u32(k, (uint32_t)(v >> 32));
+    row_key_u32(k, (uint32_t)v);
+}
+
+void row_key_run(struct row_key *k, uint32_t queue, uint32_t partition, uint64_t last_offset)
+{
+    row_key_begin(k, ROW_RUN);
+    row_key_u32(k, queue);
+    row_key_u32(k, partition);
+    row_key_u64(k, last_offset);
+}
+
+struct key_reader {
+    const unsigned char *at, *end;
+    bool bad;
+};
+
+static uint32_t key_u32(struct key_reader *r)
+{
+    if (r->end - r->at < 4) {
+        r->bad = true;
+        return 0;
+    }
+    uint32_t v = (uint32_t)r->at[0] << 24 | (uint32_t)r->at[1] << 16 | (uint32_t)r->at[2] << 8 | r->at[3];
+    r->at += 4;
+    return v;
+}
+
+static uint64_t key_u64(struct key_reader *r)
+{
+    uint64_t high = key_u32(r);
+    return high << 32 | key_u32(r);
+}
+
+/* ---- values --------------------------------------------------------------------------------------------------------- */
+
+static void put_text(struct buf *b, struct slice s)
+{
+    buf_u16(b, (uint16_t)s.len);
+    buf_slice(b, s);
+}
+
+static void value_queue(struct buf *b, const struct queue *q)
+{
+    buf_put(b, q->tenant.bytes, 16);
+    buf_u64(b, (uint64_t)q->created_us);
+    buf_u64(b, q->messages);
+    buf_u64(b, q->bytes);
+    buf_u64(b, q->pushed_total);
+    buf_byte(b, q->deleted);
+    buf_put(b, q->options.numbers, sizeof q->options.numbers);
+    put_text(b, q->name);
+    put_text(b, q->options.sink_hold);
+    put_text(b, q->options.name_space);
+    put_text(b, q->options.task);
+}
+
+static void value_group(struct buf *b, const struct group *g)
+{
+    buf_byte(b, g->registered);
+    buf_byte(b, g->conflates);
+    buf_byte(b, (char)g->mode);
+    buf_u64(b, (uint64_t)g->from_us);
+    buf_u32(b, g->scan);
+    buf_u64(b, (uint64_t)g->ready_turn_last);
+    put_text(b, g->name);
+}
+
+static void value_partition(struct buf *b, const struct partition *p)
+{
+    buf_u64(b, p->tail);
+    buf_u64(b, p->start);
+    buf_u64(b, (uint64_t)p->created_us);
+    buf_u64(b, (uint64_t)p->last_created_us);
+    buf_u64(b, p->bytes);
+    buf_u32(b, p->last_lease_s);
+    put_text(b, partition_name(p));
+}
+
+enum { CURSOR_HAS_LEASE = 1, CURSOR_HAS_HISTORY = 2 };
+
+static void value_cursor(struct buf *b, const struct engine *e, const struct cursor *c)
+{
+    buf_u64(b, (uint64_t)c->committed);
+    buf_u64(b, c->attempt_start);
+    buf_u32(b, c->attempt);
+    buf_u16(b, c->retries);
+    buf_byte(b, (char)(c->flags & ~CURSOR_DIRTY));
+    buf_byte(b, (char)c->state);
+    buf_u64(b, c->state == CURSOR_READY ? (uint64_t)c->ready_turn : c->state == CURSOR_DELAYED ? (uint64_t)cursor_delay_due(e, c) : 0);
+    buf_byte(b, (char)((c->lease != 0 ? CURSOR_HAS_LEASE : 0) | (c->history != 0 ? CURSOR_HAS_HISTORY : 0)));
+    if (c->lease != 0) {
+        const struct lease *l = lease_at(e, c->lease);
+        buf_put(b, l->id.bytes, 16);
+        buf_u64(b, l->first);
+        buf_u64(b, l->last);
+        buf_u64(b, (uint64_t)l->expiry_us);
+    }
+    if (c->history != 0) {
+        const struct history *h = history_at(e, c->history);
+        buf_put(b, h->id.bytes, 16);
+        buf_u64(b, h->low);
+        buf_u64(b, h->high);
+    }
+}
+
+static void value_dead_letter(struct buf *b, const struct dead_letter *d, bool logical)
+{
+    buf_u32(b, d->partition);
+    buf_u32(b, d->group);
+    buf_u32(b, d->retries);
+    buf_u32(b, d->item);
+    buf_u64(b, d->offset);
+    buf_u64(b, logical ? 0 : d->where);
+    buf_u32(b, d->block_bytes);
+    buf_u64(b, (uint64_t)d->created_us);
+    buf_u64(b, (uint64_t)d->failed_us);
+    put_text(b, d->error);
+}
+
+static void value_meta(struct buf *b, const struct engine *e)
+{
+    buf_u32(b, META_VERSION);
+    buf_u64(b, e->seed);
+    buf_u64(b, e->applied_index);
+    buf_u32(b, e->queue_last);
+    buf_u32(b, e->partition_last);
+    buf_u32(b, e->group_last);
+    buf_u64(b, e->dead_letter_last);
+    buf_u64(b, e->chunk_last);
+    char head[ENTRY_HEAD_BYTES];
+    entry_head_write(head, &e->last_head);
+    buf_put(b, head, sizeof head);
+}
+
+/* ---- cut ------------------------------------------------------------------------------------------------------------ */
+
+struct cutter {
+    struct engine *e;
+    const struct engine_rows *rows;
+    struct row_key key;
+    struct buf value;
+};
+
+static void cut_put(struct cutter *c)
+{
+    c->rows->put(c->rows->ctx, row_key_view(&c->key), buf_view(&c->value));
+    buf_clear(&c->value);
+}
+
+static void cut_gone(struct cutter *c)
+{
+    static const enum row_kind kinds[] = {ROW_GROUP, ROW_PARTITION, ROW_CURSOR, ROW_DEAD_LETTER, ROW_RUN};
+    for (uint32_t i = 0; i < c->e->gone_queues.count; i++) {
+        uint32_t q = c->e->gone_queues.at[i];
+        row_key_begin(&c->key, ROW_QUEUE);
+        row_key_u32(&c->key, q);
+        c->rows->delete(c->rows->ctx, row_key_view(&c->key));
+        for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+            struct row_key to;
+            row_key_begin(&c->key, kinds[k]);
+            row_key_u32(&c->key, q);
+            row_key_begin(&to, kinds[k]);
+            row_key_u32(&to, q + 1);
+            c->rows->delete_range(c->rows->ctx, row_key_view(&c->key), row_key_view(&to));
+        }
+    }
+    c->e->gone_queues.count = 0;
+}
+
+static void cut_queues(struct cutter *c)
+{
+    for (uint32_t i = 0; i < c->e->dirty_queues.count; i++) {
+        struct queue *q = table_at(&c->e->queues, c->e->dirty_queues.at[i]);
+        if (q == NULL || q->number == 0 || !q->dirty) continue;
+        q->dirty = false;
+        row_key_begin(&c->key, ROW_QUEUE);
+        row_key_u32(&c->key, q->number);
+        value_queue(&c->value, q);
+        cut_put(c);
+    }
+    c->e->dirty_queues.count = 0;
+}
+
+static void cut_groups(struct cutter *c)
+{
+    for (uint32_t i = 0; i < c->e->dirty_groups.count; i++) {
+        struct group *g = group_at(c->e, c->e->dirty_groups.at[i]);
+        if (g == NULL || !g->dirty) continue;
+        g->dirty = false;
+        row_key_begin(&c->key, ROW_GROUP);
+        row_key_u32(&c->key, g->queue);
+        row_key_u32(&c->key, g->number);
+        value_group(&c->value, g);
+        cut_put(c);
+    }
+    c->e->dirty_groups.count = 0;
+}
+
+/* Remembers until when the lane's runs are readable from the store only after this cut. */
+static void cut_part_add(struct engine *e, const struct partition *p)
+{
+    if (e->cut_part_count == e->cut_part_cap) {
+        e->cut_part_cap = e->cut_part_cap == 0 ? 64 : e->cut_part_cap * 2;
+        e->cut_parts = realloc(e->cut_parts, e->cut_part_cap * sizeof e->cut_parts[0]);
+        must(e->cut_parts != NULL);
+    }
+    e->cut_parts[e->cut_part_count++] = (struct cut_part){e->applied_index, p->number, p->tail};
+}
+
+static void cut_runs(struct cutter *c, struct partition *p)
+{
+    uint32_t first = p->run_count;
+    uint64_t uncut = p->tail - p->uncut;
+    if (p->uncut == 0) return;
+    while (first > 0 && p->runs[first - 1].first >= uncut) first--;
+    must(first < p->run_count && p->runs[first].first == uncut);
+    row_key_run(&c->key, p->queue, p->number, p->tail - 1);
+    buf_put(&c->value, &p->runs[first], (p->run_count - first) * sizeof p->runs[0]);
+    cut_put(c);
+    p->uncut = 0;
+    cut_part_add(c->e, p);
+}
+
+static void cut_partitions(struct cutter *c)
+{
+    for (uint32_t i = 0; i < c->e->dirty_partitions.count; i++) {
+        struct partition *p = table_at(&c->e->partitions, c->e->dirty_partitions.at[i]);
+        if (p == NULL || p->name == NULL || !p->dirty) continue;
+        p->dirty = 0;
+        row_key_begin(&c->key, ROW_PARTITION);
+        row_key_u32(&c->key, p->queue);
+        row_key_u32(&c->key, p->number);
+        value_partition(&c->value, p);
+        cut_put(c);
+        cut_runs(c, p);
+    }
+    c->e->dirty_partitions.count = 0;
+}
+
+static void cut_cursors(struct cutter *c)
+{
+    for (uint32_t i = 0; i < c->e->dirty_cursors.count; i++) {
+        struct cursor *k = cursor_at(c->e, c->e->dirty_cursors.at[i]);
+        if (!(k->flags & CURSOR_DIRTY)) continue;
+        k->flags &= (uint8_t)~CURSOR_DIRTY;
+        struct partition *p = table_at(&c->e->partitions, k->partition);
+        row_key_begin(&c->key, ROW_CURSOR);
+        row_key_u32(&c->key, p->queue);
+        row_key_u32(&c->key, k->partition);
+        row_key_u32(&c->key, k->group);
+        value_cursor(&c->value, c->e, k);
+        cut_put(c);
+    }
+    c->e->dirty_cursors.count = 0;
+}
+
+static void cut_dead_letters(struct cutter *c)
+{
+    struct engine *e = c->e;
+    uint32_t i = e->dead_letter_count;
+    while (i > 0 && e->dead_letters[i - 1].sequence > e->dead_letter_cut) i--;
+    for (; i < e->dead_letter_count; i++) {
+        const struct dead_letter *d = &e->dead_letters[i];
+        const struct partition *p = table_at(&e->partitions, d->partition);
+        if (p == NULL || p->name == NULL) continue; /* of a queue that is being reaped */
+        row_key_begin(&c->key, ROW_DEAD_LETTER);
+        row_key_u32(&c->key, p->queue);
+        row_key_u64(&c->key, d->sequence);
+        value_dead_letter(&c->value, d, false);
+        cut_put(c);
+    }
+    e->dead_letter_cut = e->dead_letter_last;
+}
+
+static void chunk_add(struct engine *e, uint64_t sequence, int64_t due_ms)
+{
+    struct dedup_chunk *chunk = calloc(1, sizeof *chunk);
+    must(chunk != NULL);
+    chunk->sequence = sequence;
+    heap_put(&e->chunks, &chunk->due, due_ms, sequence);
+}
+
+static void cut_dedup(struct cutter *c)
+{
+    struct engine *e = c->e;
+    size_t records = e->dedup.added.len / sizeof(struct dedup_record);
+    const char *at = e->dedup.added.at;
+    for (size_t done = 0; done < records;) {
+        size_t n = records - done < DEDUP_CHUNK_RECORDS ? records - done : DEDUP_CHUNK_RECORDS;
+        int64_t due_ms = 0;
+        for (size_t i = 0; i < n; i++) {
+            struct dedup_record r;
+            memcpy(&r, at + (done + i) * sizeof r, sizeof r);
+            if (dedup_record_expiry_ms(&r) > due_ms) due_ms = dedup_record_expiry_ms(&r);
+        }
+        row_key_begin(&c->key, ROW_DEDUP);
+        row_key_u64(&c->key, ++e->chunk_last);
+        c->rows->put(c->rows->ctx, row_key_view(&c->key),
+                     slice_make(at + done * sizeof(struct dedup_record), n * sizeof(struct dedup_record)));
+        chunk_add(e, e->chunk_last, due_ms);
+        done += n;
+    }
+    if (e->dedup.added.cap > 1 << 20) {
+        buf_free(&e->dedup.added);
+    } else {
+        buf_clear(&e->dedup.added);
+    }
+    struct heap_node *n;
+    while ((n = heap_min(&e->chunks)) != NULL && n->key < e->last_head.wall_us / 1000) {
+        struct dedup_chunk *chunk = (struct dedup_chunk *)(void *)((char *)n - offsetof(struct dedup_chunk, due));
+        row_key_begin(&c->key, ROW_DEDUP);
+        row_key_u64(&c->key, chunk->sequence);
+        c->rows->delete(c->rows->ctx, row_key_view(&c->key));
+        heap_remove(&e->chunks, n);
+        free(chunk);
+    }
+}
+
+static void cut_segments(struct cutter *c)
+{
+    struct segments *s = &c->e->segments;
+    if (!c->e->segments_dirty) return;
+    c->e->segments_dirty = false;
+    row_key_begin(&c->key, ROW_SEGMENT);
+    buf_u64(&c->value, s->base);
+    buf_put(&c->value, s->bytes, s->count * sizeof s->bytes[0]);
+    cut_put(c);
+}
+
+void engine_cut(struct engine *e, const struct engine_rows *rows)
+{
+    struct cutter c = {.e = e, .rows = rows};
+    cut_gone(&c);
+    cut_queues(&c);
+    cut_groups(&c);
+    cut_partitions(&c);
+    cut_cursors(&c);
+    cut_dead_letters(&c);
+    cut_dedup(&c);
+    cut_segments(&c);
+    row_key_begin(&c.key, ROW_META);
+    value_meta(&c.value, e);
+    cut_put(&c);
+    buf_free(&c.value);
+}
+
+uint64_t engine_cut_size(const struct engine *e)
+{
+    return (uint64_t)e->dirty_queues.count + e->dirty_groups.count + e->dirty_partitions.count + e->dirty_cursors.count +
+           e->gone_queues.count + (e->dead_letter_last - e->dead_letter_cut) +
+           (e->dedup.added.len / sizeof(struct dedup_record) + DEDUP_CHUNK_RECORDS - 1) / DEDUP_CHUNK_RECORDS;
+}
+
+void engine_cut_stored(struct engine *e, uint64_t applied_index)
+{
+    uint32_t i = 0;
+    for (; i < e->cut_part_count && e->cut_parts[i].applied_index <= applied_index; i++) {
+        const struct cut_part *part = &e->cut_parts[i];
+        struct partition *p = table_at(&e->partitions, part->partition);
+        if (p == NULL || p->name == NULL) continue;
+        p->unstored = (uint32_t)(p->tail - part->tail);
+        run_trim(e, p);
+    }
+    e->cut_part_count -= i;
+    memmove(e->cut_parts, e->cut_parts + i, e->cut_part_count * sizeof e->cut_parts[0]);
+    if (e->cut_part_count == 0 && e->cut_part_cap > 65536) {
+        free(e->cut_parts);
+        e->cut_parts = NULL;
+        e->cut_part_cap = 0;
+    }
+}
+
+/* ---- load ----------------------------------------------------------------------------------------------------------- */
+
+struct value_reader {
+    const char *at, *end;
+    bool bad;
+};
+
+static struct slice value_bytes(struct value_reader *r, size_t len)
+{
+    if (r->bad || (size_t)(r->end - r->at) < len) {
+        r->bad = true;
+        return slice_of("");
+    }
+    struct slice s = slice_make(r->at, len);
+    r->at += len;
+    return s;
+}
+
+static void value_into(struct value_reader *r, void *out, size_t len)
+{
+    struct slice s = value_bytes(r, len);
+    memset(out, 0, len);
+    if (s.len == len) memcpy(out, s.at, len);
+}
+
+static uint8_t value_u8(struct value_reader *r)
+{
+    uint8_t v;
+    value_into(r, &v, sizeof v);
+    return v;
+}
+
+static uint16_t value_u16(struct value_reader *r)
+{
+    uint16_t v;
+    value_into(r, &v, sizeof v);
+    return v;
+}
+
+static uint32_t value_u32(struct value_reader *r)
+{
+    uint32_t v;
+    value_into(r, &v, sizeof v);
+    return v;
+}
+
+static uint64_t value_u64(struct value_reader *r)
+{
+    uint64_t v;
+    value_into(r, &v, sizeof v);
+    return v;
+}
+
+static struct slice value_text(struct value_reader *r)
+{
+    return value_bytes(r, value_u16(r));
+}
+
+static const char *load_meta(struct engine *e, struct value_reader *v)
+{
+    if (value_u32(v) != META_VERSION) return "the state was written by another version of this program";
+    e->seed = value_u64(v);
+    e->applied_index = value_u64(v);
+    e->queue_last = value_u32(v);
+    e->partition_last = value_u32(v);
+    e->group_last = value_u32(v);
+    e->dead_letter_last = e->dead_letter_cut = value_u64(v);
+    e->chunk_last = value_u64(v);
+    struct slice head = value_bytes(v, ENTRY_HEAD_BYTES);
+    if (v->bad || !entry_head_read(head, &e->last_head)) return "the meta row is damaged";
+    e->log_us = e->last_head.log_us;
+    e->wall_us = e->last_head.wall_us;
+    return NULL;
+}
+
+static const char *load_queue(struct engine *e, struct key_reader *k, struct value_reader *v)
+{
+    uint32_t number = key_u32(k);
+    struct uuid tenant;
+    value_into(v, tenant.bytes, 16);
+    int64_t created_us = (int64_t)value_u64(v);
+    uint64_t messages = value_u64(v), bytes = value_u64(v), pushed = value_u64(v);
+    bool deleted = value_u8(v);
+    struct slice numbers = value_bytes(v, sizeof(((struct queue_options *)0)->numbers));
+    struct slice name = value_text(v), sink_hold = value_text(v), name_space = value_text(v), task = value_text(v);
+    if (v->bad || k->bad || number == 0 || number > e->queue_last || name.len > NAMES_BYTES_MAX) return "a queue row is damaged";
+    struct queue *q = queue_add(e, number, tenant, name, created_us);
+    q->messages = messages;
+    q->bytes = bytes;
+    q->pushed_total = pushed;
+    memcpy(q->options.numbers, numbers.at, numbers.len);
+    options_set_text(&q->options.sink_hold, sink_hold);
+    options_set_text(&q->options.name_space, name_space);
+    options_set_text(&q->options.task, task);
+    q->deleted = deleted;
+    queue_loaded(e, q);
+    return NULL;
+}
+
+/* The queue of a row, also a deleted one that is not reaped yet. */
+static struct queue *queue_of_row(const struct engine *e, uint32_t number)
+{
+    struct queue *q = table_at(&e->queues, number);
+    return q == NULL || q->number == 0 ? NULL : q;
+}
+
+static const char *load_group(struct engine *e, struct key_reader *k, struct value_reader *v)
+{
+    struct queue *q = queue_of_row(e, key_u32(k));
+    uint32_t number = key_u32(k);
+    bool registered = value_u8(v), conflates = value_u8(v);
+    uint8_t mode = value_u8(v);
+    int64_t from_us = (int64_t)value_u64(v);
+    uint32_t scan = value_u32(v);
+    int64_t turn = (int64_t)value_u64(v);
+    struct slice name = value_text(v);
+    if (v->bad || k->bad || q == NULL || number == 0 || number > e->group_last || name.len > NAMES_BYTES_MAX) {
+        return "a consumer group's row is damaged";
+    }
+    struct group *g = group_add(e, q, number, name);
+    g->registered = registered;
+    g->conflates = conflates;
+    g->mode = mode;
+    g->from_us = from_us;
+    g->scan = scan;
+    g->ready_turn_last = turn;
+    return NULL;
+}
+
+static const char *load_partition(struct engine *e, struct key_reader *k, struct value_reader *v)
+{
+    struct queue *q = queue_of_row(e, key_u32(k));
+    uint32_t number = key_u32(k);
+    uint64_t tail = value_u64(v), start = value_u64(v);
+    int64_t created_us = (int64_t)value_u64(v), last_created_us = (int64_t)value_u64(v);
+    uint64_t bytes = value_u64(v);
+    uint32_t last_lease_s = value_u32(v);
+    struct slice name = value_text(v);
+    if (v->bad || k->bad || q == NULL || number == 0 || number > e->partition_last || start > tail || name.len > NAMES_BYTES_MAX) {
+        return "a partition's row is damaged";
+    }
+    struct partition *p = partition_add(e, q, number, name, created_us);
+    p->tail = tail;
+    p->start = start;
+    p->last_created_us = last_created_us;
+    p->bytes = bytes;
+    p->last_lease_s = last_lease_s;
+    return NULL;
+}
+
+static const char *load_cursor(struct engine *e, struct key_reader *k, struct value_reader *v)
+{
+    static const char damaged[] = "a cursor's row is damaged";
+    if (queue_of_row(e, key_u32(k)) == NULL) return damaged;
+    struct partition *p = table_at(&e->partitions, key_u32(k));
+    struct group *g = group_at(e, key_u32(k));
+    if (k->bad || p == NULL || p->name == NULL || g == NULL) return damaged;
+    uint32_t at = cursor_add(e, p, g);
+    struct cursor *c = cursor_at(e, at);
+    c->committed = (int64_t)value_u64(v);
+    c->attempt_start = value_u64(v);
+    c->attempt = value_u32(v);
+    c->retries = value_u16(v);
+    c->flags = value_u8(v) & (uint8_t)~CURSOR_DIRTY;
+    uint8_t state = value_u8(v);
+    int64_t turn_or_due = (int64_t)value_u64(v);
+    uint8_t has = value_u8(v);
+    if (has & CURSOR_HAS_LEASE) {
+        struct uuid id;
+        value_into(v, id.bytes, 16);
+        uint64_t first = value_u64(v), last = value_u64(v);
+        lease_grant(e, at, id, first, last, (int64_t)value_u64(v));
+    }
+    if (has & CURSOR_HAS_HISTORY) {
+        struct uuid id;
+        value_into(v, id.bytes, 16);
+        uint64_t low = value_u64(v);
+        history_set(e, c, id, low, value_u64(v));
+    }
+    if (v->bad || state > CURSOR_DELAYED || (state == CURSOR_LEASED && c->lease == 0)) return damaged;
+    cursor_restore(e, at, state, turn_or_due);
+    if (state == CURSOR_READY) numbers_add(&e->loaded_ready, at);
+    return NULL;
+}
+
+static const char *load_dead_letter(struct engine *e, struct key_reader *k, struct value_reader *v)
+{
+    struct queue *q = queue_of_row(e, key_u32(k));
+    struct dead_letter d = {.sequence = key_u64(k)};
+    d.partition = value_u32(v);
+    d.group = value_u32(v);
+    d.retries = value_u32(v);
+    d.item = value_u32(v);
+    d.offset = value_u64(v);
+    d.where = value_u64(v);
+    d.block_bytes = value_u32(v);
+    d.created_us = (int64_t)value_u64(v);
+    d.failed_us = (int64_t)value_u64(v);
+    d.error = value_text(v);
+    if (k->bad || v->bad || q == NULL) return "a dead letter's row is damaged";
+    dead_letter_add(e, &d);
+    q->dead_letters++;
+    return NULL;
+}
+
+static const char *load_dedup(struct engine *e, struct key_reader *k, struct slice value)
+{
+    uint64_t sequence = key_u64(k);
+    int64_t due_ms = 0, now_ms = e->last_head.wall_us / 1000;
+    if (k->bad || value.len % sizeof(struct dedup_record) != 0) return "a row of the dedup index is damaged";
+    for (size_t at = 0; at < value.len; at += sizeof(struct dedup_record)) {
+        struct dedup_record r;
+        memcpy(&r, value.at + at, sizeof r);
+        int64_t expiry_ms = dedup_record_expiry_ms(&r);
+        if (expiry_ms > due_ms) due_ms = expiry_ms;
+        if (expiry_ms >= now_ms && r.words[0] != 0) dedup_load(&e->dedup, &r);
+    }
+    chunk_add(e, sequence, due_ms);
+    return NULL;
+}
+
+static const char *load_segments(struct engine *e, struct slice value)
+{
+    struct segments *s = &e->segments;
+    if (value.len < 8 || value.len % 8 != 0) return "the row of live segments is damaged";
+    memcpy(&s->base, value.at, 8);
+    s->count = value.len / 8 - 1;
+    s->bytes = malloc(s->count * 8 + 8);
+    must(s->bytes != NULL);
+    memcpy(s->bytes, value.at + 8, s->count * 8);
+    return NULL;
+}
+
+const char *engine_load_row(struct engine *e, struct slice key, struct slice value)
+{
+    struct key_reader k = {.at = (const unsigned char *)key.at + 1, .end = (const unsigned char *)key.at + key.len};
+    struct value_reader v = {.at = value.at, .end = value.at + value.len};
+    if (key.len == 0) return "a row has no key";
+    switch ((enum row_kind)(unsigned char)key.at[0]) {
+    case ROW_META: return load_meta(e, &v);
+    case ROW_QUEUE: return load_queue(e, &k, &v);
+    case ROW_GROUP: return load_group(e, &k, &v);
+    case ROW_PARTITION: return load_partition(e, &k, &v);
+    case ROW_CURSOR: return load_cursor(e, &k, &v);
+    case ROW_DEAD_LETTER: return load_dead_letter(e, &k, &v);
+    case ROW_DEDUP: return load_dedup(e, &k, value);
+    case ROW_SEGMENT: return load_segments(e, value);
+    case ROW_RUN: return NULL;
+    }
+    return "a row of unknown kind";
+}
+
+const char *engine_loaded(struct engine *e, uint64_t applied_index)
+{
+    if (e->applied_index != applied_index) return "the state and its applied index do not belong together";
+    group_restore_ready(e, e->loaded_ready.at, e->loaded_ready.count);
+    free(e->loaded_ready.at);
+    e->loaded_ready = (struct numbers){0};
+    for (uint32_t i = 0; i < e->dirty_cursors.count; i++) {
+        cursor_at(e, e->dirty_cursors.at[i])->flags &= (uint8_t)~CURSOR_DIRTY;
+    }
+    e->dirty_cursors.count = 0;
+    return NULL;
+}
+
+/* ---- digest --------------------------------------------------------------------------------------------------------- */
+
+struct digester {
+    const struct engine *e;
+    struct hash128_pair sum;
+    struct buf b;
+    uint32_t partition;
+};
+
+/* The sum of row hashes does not depend on the order in which tables are walked. */
+static void digest_add(struct digester *d, enum row_kind kind, uint64_t number)
+{
+    buf_byte(&d->b, (char)kind);
+    buf_u64(&d->b, number);
+    struct hash128 h = hash128(buf_view(&d->b), 0);
+    d->sum.low += h.low;
+    d->sum.high += h.high;
+    buf_clear(&d->b);
+}
+
+static void digest_run(void *ctx, const struct run *r)
+{
+    struct digester *d = ctx;
+    /* Runs of one append may be split or joined by nothing but dedup, so they are logical; where and block size are not. */
+    buf_u64(&d->b, r->first);
+    buf_u32(&d->b, r->count);
+    buf_u32(&d->b, r->item0);
+    buf_u32(&d->b, r->bytes);
+    buf_u64(&d->b, (uint64_t)r->created_us);
+    digest_add(d, ROW_RUN, d->partition);
+}
+
+static void digest_partition(struct digester *d, const struct partition *p)
+{
+    const struct engine *e = d->e;
+    value_partition(&d->b, p);
+    digest_add(d, ROW_PARTITION, p->number);
+    d->partition = p->number;
+    run_each(e, p, digest_run, d);
+    for (uint32_t at = p->cursors; at != 0; at = cursor_at(e, at)->next) {
+        const struct cursor *c = cursor_at(e, at);
+        value_cursor(&d->b, e, c);
+        digest_add(d, ROW_CURSOR, (uint64_t)c->group << 32 | p->number);
+    }
+}
+
+static void digest_dedup(void *ctx, const struct dedup_record *r)
+{
+    struct digester *d = ctx;
+    buf_put(&d->b, r, sizeof *r);
+    digest_add(d, ROW_DEDUP, 0);
+}
+
+static void digest_queue(struct digester *d, const struct queue *q)
+{
+    const struct engine *e = d->e;
+    value_queue(&d->b, q);
+    digest_add(d, ROW_QUEUE, q->number);
+    for (uint32_t n = q->groups; n != 0; n = group_at(e, n)->next) {
+        value_group(&d->b, group_at(e, n));
+        digest_add(d, ROW_GROUP, n);
+    }
+    for (uint32_t n = q->partition_first; n != 0;) {
+        const struct partition *p = table_at(&e->partitions, n);
+        digest_partition(d, p);
+        n = p->next;
+    }
+}
+
+struct hash128_pair engine_digest(struct engine *e)
+{
+    struct digester d = {.e = e};
+    for (uint32_t n = 1; n <= e->queue_last; n++) {
+        if (queue_at(e, n) != NULL) digest_queue(&d, queue_at(e, n));
+    }
+    for (uint32_t i = 0; i < e->dead_letter_count; i++) {
+        const struct dead_letter *letter = &e->dead_letters[i];
+        if (partition_at(e, letter->partition) == NULL) continue;
+        value_dead_letter(&d.b, letter, true);
+        digest_add(&d, ROW_DEAD_LETTER, letter->sequence);
+    }
+    dedup_each(&e->dedup, e->last_head.wall_us / 1000, digest_dedup, &d);
+    buf_u64(&d.b, e->seed);
+    buf_u32(&d.b, e->queue_last);
+    buf_u32(&d.b, e->partition_last);
+    buf_u32(&d.b, e->group_last);
+    buf_u64(&d.b, e->dead_letter_last);
+    digest_add(&d, ROW_META, e->applied_index);
+    buf_free(&d.b);
+    return d.sum;
+}

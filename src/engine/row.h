@@ -1,0 +1,39 @@
+/* Keys of the engine's rows. Numbers in keys are big-endian, so that byte order is number order.
+ *
+ *   01                              meta: seed, counters, last entry head, applied index
+ *   02 queue                        queue: tenant, name, options, counters
+ *   03 queue group                  group: name, registration
+ *   04 queue partition              partition: name, tail, times, bytes
+ *   05 queue partition group        cursor with its lease and history
+ *   06 queue sequence               dead letter
+ *   07 sequence                     chunk of dedup records (24 bytes each)
+ *   08 segment                      live bytes of a log segment (node-local)
+ *   -- behind 80: not loaded at start
+ *   81 queue partition last-offset  append runs (40 bytes each) that end with this offset
+ */
+#ifndef QUEEN_ENGINE_ROW_H
+#define QUEEN_ENGINE_ROW_H
+
+#include "base/slice.h"
+
+enum row_kind {
+    ROW_META = 1, ROW_QUEUE, ROW_GROUP, ROW_PARTITION, ROW_CURSOR, ROW_DEAD_LETTER, ROW_DEDUP, ROW_SEGMENT,
+    ROW_RUN = 0x81,
+};
+
+struct row_key {
+    unsigned char bytes[24];
+    size_t len;
+};
+
+void row_key_begin(struct row_key *k, enum row_kind kind);
+void row_key_u32(struct row_key *k, uint32_t v);
+void row_key_u64(struct row_key *k, uint64_t v);
+void row_key_run(struct row_key *k, uint32_t queue, uint32_t partition, uint64_t last_offset);
+
+static inline struct slice row_key_view(const struct row_key *k)
+{
+    return slice_make(k->bytes, k->len);
+}
+
+#endif

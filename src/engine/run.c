@@ -1,0 +1,173 @@
+/* Append runs: which messages a partition holds and where their bytes are. The newest are in memory, the others in the store: a row
+ * holds the runs that one cut found new, under the key of its last offset. */
+#include <stdlib.h>
+
+#include "engine/engine_internal.h"
+#include "engine/row.h"
+
+enum { RUNS_KEPT = 32 }; /* in memory although stored: what consumers near the tail want next */
+
+void run_append(struct engine *e, struct partition *p, const struct run *r)
+{
+    must(r->first == p->tail && r->count > 0);
+    if (p->run_count == p->run_cap) {
+        p->run_cap = p->run_cap == 0 ? 1 : p->run_cap * 2;
+        p->runs = realloc(p->runs, p->run_cap * sizeof p->runs[0]);
+        must(p->runs != NULL);
+    }
+    p->runs[p->run_count++] = *r;
+    p->tail += r->count;
+    p->unstored += r->count;
+    p->uncut += r->count;
+    p->last_created_us = r->created_us;
+    p->bytes += r->bytes & ~RUN_BYTES_AUTO;
+    e->run_count++;
+    segments_add(&e->segments, r->where >> e->options.segment_shift, r->bytes & ~RUN_BYTES_AUTO);
+    e->segments_dirty = true;
+}
+
+/* First offset that is not in memory's runs but in the store's: memory holds [this, tail). */
+static uint64_t run_memory_first(const struct partition *p)
+{
+    return p->run_count == 0 ? p->tail : p->runs[0].first;
+}
+
+struct run_search {
+    uint64_t offset;
+    int64_t created_us; /* search by time when > 0 */
+    struct run found;
+    bool hit;
+};
+
+static bool run_row_search(void *ctx, struct slice key, struct slice value)
+{
+    struct run_search *s = ctx;
+    (void)key;
+    for (size_t at = 0; at + sizeof(struct run) <= value.len; at += sizeof(struct run)) {
+        struct run r;
+        memcpy(&r, value.at + at, sizeof r);
+        bool fits = s->created_us > 0 ? r.created_us >= s->created_us && run_end(&r) > s->offset : run_end(&r) > s->offset;
+        if (!fits) continue;
+        s->found = r;
+        s->hit = true;
+        return false;
+    }
+    return true;
+}
+
+static void run_search_cold(const struct engine *e, const struct partition *p, struct run_search *s)
+{
+    struct row_key from, to;
+    row_key_run(&from, p->queue, p->number, s->offset);
+    row_key_run(&to, p->queue, p->number, UINT64_MAX);
+    e->options.cold.scan(e->options.cold.ctx, row_key_view(&from), row_key_view(&to), run_row_search, s);
+}
+
+bool run_find(const struct engine *e, const struct partition *p, uint64_t offset, struct run *out)
+{
+    if (offset >= p->tail || offset < p->start) return false;
+    if (offset < run_memory_first(p)) {
+        struct run_search s = {.offset = offset};
+        run_search_cold(e, p, &s);
+        *out = s.found;
+        return s.hit && s.found.first <= offset;
+    }
+    uint32_t low = 0, high = p->run_count - 1;
+    while (low < high) {
+        uint32_t middle = low + (high - low + 1) / 2;
+        if (p->runs[middle].first <= offset) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    *out = p->runs[low];
+    return true;
+}
+
+uint64_t run_offset_at(const struct engine *e, const struct partition *p, int64_t us)
+{
+    if (p->tail == p->start || p->last_created_us < us) return p->tail;
+    if (p->run_count == 0 || p->runs[0].created_us >= us) {
+        if (run_memory_first(p) > p->start) {
+            struct run_search s = {.offset = p->start, .created_us = us < 1 ? 1 : us};
+            run_search_cold(e, p, &s);
+            if (s.hit && s.found.first < run_memory_first(p)) return s.found.first < p->start ? p->start : s.found.first;
+        }
+        return run_memory_first(p);
+    }
+    uint32_t low = 0, high = p->run_count - 1;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (p->runs[middle].created_us >= us) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return p->runs[low].first;
+}
+
+/* The lowest offset that some group still wants, as far as cursors tell. */
+static uint64_t run_wanted(const struct engine *e, const struct partition *p)
+{
+    uint64_t wanted = p->tail;
+    if (p->cursors == 0) return p->start;
+    for (uint32_t at = p->cursors; at != 0; at = cursor_at(e, at)->next) {
+        uint64_t next = (uint64_t)(cursor_at(e, at)->committed + 1);
+        if (next < wanted) wanted = next;
+    }
+    return wanted;
+}
+
+void run_trim(struct engine *e, struct partition *p)
+{
+    uint64_t stored = p->tail - p->unstored, wanted = run_wanted(e, p);
+    uint32_t drop = 0;
+    while (drop < p->run_count) {
+        const struct run *r = &p->runs[drop];
+        if (run_end(r) > stored) break;
+        if (run_end(r) > wanted && p->run_count - drop <= RUNS_KEPT) break;
+        drop++;
+    }
+    if (drop == 0 || (drop < p->run_count && drop * 2 < p->run_count)) return;
+    p->run_count -= drop;
+    e->run_count -= drop;
+    memmove(p->runs, p->runs + drop, p->run_count * sizeof p->runs[0]);
+    if (p->run_count == 0) {
+        free(p->runs);
+        p->runs = NULL;
+        p->run_cap = 0;
+    }
+}
+
+struct run_walk {
+    uint64_t below;
+    void (*each)(void *ctx, const struct run *r);
+    void *ctx;
+};
+
+static bool run_row_walk(void *ctx, struct slice key, struct slice value)
+{
+    struct run_walk *w = ctx;
+    (void)key;
+    for (size_t at = 0; at + sizeof(struct run) <= value.len; at += sizeof(struct run)) {
+        struct run r;
+        memcpy(&r, value.at + at, sizeof r);
+        if (r.first >= w->below) return false;
+        w->each(w->ctx, &r);
+    }
+    return true;
+}
+
+void run_each(const struct engine *e, const struct partition *p, void (*each)(void *ctx, const struct run *r), void *ctx)
+{
+    if (run_memory_first(p) > p->start) {
+        struct run_walk w = {.below = run_memory_first(p), .each = each, .ctx = ctx};
+        struct row_key from, to;
+        row_key_run(&from, p->queue, p->number, p->start);
+        row_key_run(&to, p->queue, p->number, UINT64_MAX);
+        e->options.cold.scan(e->options.cold.ctx, row_key_view(&from), row_key_view(&to), run_row_walk, &w);
+    }
+    for (uint32_t i = 0; i < p->run_count; i++) each(ctx, &p->runs[i]);
+}

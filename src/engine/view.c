@@ -1,0 +1,218 @@
+/* Reads: what listings and figures show. Nothing here changes state. */
+#include "engine/engine_internal.h"
+
+/* ---- queues ----------------------------------------------------------------------------------------------------------- */
+
+static void queue_show(const struct engine *e, const struct queue *q, struct queue_view *out)
+{
+    *out = (struct queue_view){.number = q->number, .tenant = q->tenant, .name = q->name, .created_us = q->created_us,
+                               .options = &q->options, .partition_count = q->partition_count, .retained_messages = q->messages,
+                               .retained_bytes = q->bytes, .dead_letters = q->dead_letters, .pushed_total = q->pushed_total};
+    out->id = thing_id(e->seed, ID_QUEUE, q->number, q->created_us);
+}
+
+bool engine_queue_next(struct engine *e, struct uuid tenant, uint32_t after, struct queue_view *out)
+{
+    for (uint32_t n = after + 1; n <= e->queue_last; n++) {
+        const struct queue *q = queue_at(e, n);
+        if (q == NULL || !uuid_equal(q->tenant, tenant)) continue;
+        queue_show(e, q, out);
+        return true;
+    }
+    return false;
+}
+
+bool engine_queue_get(struct engine *e, struct uuid tenant, struct slice name, struct queue_view *out)
+{
+    const struct queue *q = queue_find(e, tenant, name);
+    if (q == NULL) return false;
+    queue_show(e, q, out);
+    return true;
+}
+
+bool engine_group_next(struct engine *e, uint32_t queue, uint32_t after, struct group_view *out)
+{
+    const struct queue *q = queue_at(e, queue);
+    uint32_t best = 0;
+    for (uint32_t n = q == NULL ? 0 : q->groups; n != 0; n = group_at(e, n)->next) {
+        if (n > after && (best == 0 || n < best)) best = n;
+    }
+    if (best == 0) return false;
+    const struct group *g = group_at(e, best);
+    *out = (struct group_view){.number = best, .name = g->name, .registered = g->registered, .conflates = g->conflates,
+                               .cursors = g->cursor_count};
+    return true;
+}
+
+/* ---- lanes ------------------------------------------------------------------------------------------------------------ */
+
+/* What the group counts as done: a cursor that has not started yet stands where its subscription begins. */
+static int64_t committed_of(const struct engine *e, const struct partition *p, const struct cursor *c)
+{
+    struct cursor copy = *c;
+    cursor_seed(e, group_at(e, c->group), p, &copy);
+    return copy.committed;
+}
+
+static uint64_t backlog_of(const struct partition *p, int64_t committed)
+{
+    int64_t from = committed + 1 > (int64_t)p->start ? committed + 1 : (int64_t)p->start;
+    return from < (int64_t)p->tail ? p->tail - (uint64_t)from : 0;
+}
+
+static uint64_t leased_of(const struct engine *e, const struct cursor *c, struct engine_now now)
+{
+    if (c->lease == 0) return 0;
+    const struct lease *l = lease_at(e, c->lease);
+    return l->expiry_us > now.log_us && (int64_t)l->last > c->committed ? l->last - (uint64_t)(c->committed + 1) + 1 : 0;
+}
+
+static uint64_t dead_letters_of(const struct engine *e, const struct queue *q, const struct partition *p)
+{
+    uint64_t n = 0;
+    if (q->dead_letters == 0) return 0;
+    for (uint32_t i = 0; i < e->dead_letter_count; i++) n += e->dead_letters[i].partition == p->number;
+    return n;
+}
+
+/* The slowest named group's cursor, else queue mode's, else -1. */
+static void lane_count(const struct engine *e, const struct partition *p, uint64_t dead_letters, struct engine_now now,
+                       struct lane_counts *out)
+{
+    int64_t named = INT64_MAX, queue_mode = -1;
+    uint64_t leased = 0;
+    for (uint32_t at = p->cursors; at != 0; at = cursor_at(e, at)->next) {
+        const struct cursor *c = cursor_at(e, at);
+        int64_t committed = committed_of(e, p, c);
+        leased += leased_of(e, c, now);
+        if (group_is_queue_mode(group_at(e, c->group))) {
+            queue_mode = committed;
+        } else if (committed < named) {
+            named = committed;
+        }
+    }
+    uint64_t backlog = backlog_of(p, named == INT64_MAX ? queue_mode : named);
+    out->total = p->tail - p->start;
+    out->pending = backlog;
+    out->processing = leased < backlog ? leased : backlog;
+    out->dead_letters = dead_letters;
+    out->completed = out->total > backlog + dead_letters ? out->total - backlog - dead_letters : 0;
+}
+
+void engine_queue_counts(struct engine *e, uint32_t queue, struct engine_now now, struct lane_counts *out)
+{
+    const struct queue *q = queue_at(e, queue);
+    *out = (struct lane_counts){0};
+    if (q == NULL) return;
+    for (uint32_t n = q->partition_first; n != 0;) {
+        const struct partition *p = table_at(&e->partitions, n);
+        struct lane_counts lane;
+        lane_count(e, p, 0, now, &lane);
+        out->total += lane.total;
+        out->pending += lane.pending;
+        out->processing += lane.processing;
+        n = p->next;
+    }
+    out->dead_letters = q->dead_letters;
+    uint64_t open = out->pending + out->dead_letters;
+    out->completed = out->total > open ? out->total - open : 0;
+}
+
+bool engine_partition_next(struct engine *e, uint32_t queue, uint32_t after, struct engine_now now, struct partition_view *out)
+{
+    const struct queue *q = queue_at(e, queue);
+    if (q == NULL) return false;
+    const struct partition *p = after == 0 ? NULL : table_at(&e->partitions, after);
+    uint32_t n = p == NULL ? q->partition_first : p->next;
+    if (n == 0) return false;
+    p = table_at(&e->partitions, n);
+    *out = (struct partition_view){.number = n, .name = partition_name(p), .created_us = p->created_us,
+                                   .last_created_us = p->last_created_us, .last_lease_us = (int64_t)p->last_lease_s * 1000000,
+                                   .start_offset = p->start, .tail_offset = p->tail, .retained_bytes = p->bytes};
+    out->id = thing_id(e->seed, ID_PARTITION, n, p->created_us);
+    struct run r;
+    if (run_find(e, p, p->start, &r)) out->oldest_created_us = r.created_us;
+    lane_count(e, p, dead_letters_of(e, q, p), now, &out->counts);
+    return true;
+}
+
+static void group_depth(const struct engine *e, const struct partition *p, uint32_t group, struct engine_now now, uint64_t *pending,
+                        uint64_t *processing)
+{
+    uint32_t at = cursor_find(e, p, group);
+    *pending = backlog_of(p, at == 0 ? -1 : committed_of(e, p, cursor_at(e, at)));
+    *processing = at == 0 ? 0 : leased_of(e, cursor_at(e, at), now);
+    if (*processing > *pending) *processing = *pending;
+}
+
+void engine_lane_depth(struct engine *e, uint32_t partition, uint32_t group, struct engine_now now, uint64_t *pending,
+                       uint64_t *processing)
+{
+    const struct partition *p = partition_at(e, partition);
+    *pending = *processing = 0;
+    if (p == NULL) return;
+    if (group != 0) {
+        group_depth(e, p, group, now, pending, processing);
+        return;
+    }
+    bool named = false;
+    uint32_t queue_mode = 0;
+    for (uint32_t n = queue_at(e, p->queue)->groups; n != 0; n = group_at(e, n)->next) {
+        const struct group *g = group_at(e, n);
+        uint64_t lane_pending, lane_processing;
+        if (group_is_queue_mode(g)) {
+            queue_mode = n;
+            continue;
+        }
+        if (!g->registered && cursor_find(e, p, n) == 0) continue;
+        group_depth(e, p, n, now, &lane_pending, &lane_processing);
+        if (!named || lane_pending > *pending) {
+            *pending = lane_pending;
+            *processing = lane_processing;
+        }
+        named = true;
+    }
+    if (!named) group_depth(e, p, queue_mode, now, pending, processing);
+}
+
+/* ---- dead letters ----------------------------------------------------------------------------------------------------- */
+
+bool engine_dead_letter_next(struct engine *e, struct uuid tenant, struct slice queue, struct slice group, uint64_t *before,
+                             struct dead_letter_view *out)
+{
+    for (uint32_t i = e->dead_letter_count; i > 0; i--) {
+        const struct dead_letter *d = &e->dead_letters[i - 1];
+        const struct partition *p = d->sequence < *before ? partition_at(e, d->partition) : NULL;
+        const struct queue *q = p == NULL ? NULL : queue_at(e, p->queue);
+        const struct group *g = group_at(e, d->group);
+        if (q == NULL || g == NULL || !uuid_equal(q->tenant, tenant)) continue;
+        if ((queue.len > 0 && !slice_equal(queue, q->name)) || (group.len > 0 && !slice_equal(group, g->name))) continue;
+        *out = (struct dead_letter_view){.queue = q->name, .partition = partition_name(p), .group = g->name, .error = d->error,
+                                         .partition_number = d->partition, .retries = d->retries, .offset = d->offset,
+                                         .created_us = d->created_us, .failed_us = d->failed_us};
+        out->id = thing_id(e->seed, ID_DEAD_LETTER, d->sequence, d->failed_us);
+        out->message = message_id(e->seed, d->partition, d->offset, d->created_us);
+        out->piece = (struct delivery_piece){.where = d->where, .block_bytes = d->block_bytes, .item0 = d->item, .count = 1,
+                                             .first_offset = d->offset, .created_us = d->created_us};
+        *before = d->sequence;
+        return true;
+    }
+    return false;
+}
+
+void engine_stats(const struct engine *e, struct engine_stats *out)
+{
+    *out = (struct engine_stats){.queues = e->queues.used, .partitions = e->partitions.used, .groups = e->groups.used,
+                                 .cursors = e->cursors.used, .leases = e->leases.used, .dedup_ids = e->dedup.ids,
+                                 .dead_letters = e->dead_letter_count, .runs_in_memory = e->run_count};
+    for (uint32_t n = 1; n <= e->queue_last; n++) {
+        const struct queue *q = queue_at(e, n);
+        if (q == NULL) continue;
+        out->retained_messages += q->messages;
+        out->retained_bytes += q->bytes;
+    }
+    out->memory_bytes = dedup_memory(&e->dedup) + (uint64_t)e->partitions.used * sizeof(struct partition) +
+                        (uint64_t)e->cursors.used * sizeof(struct cursor) + (uint64_t)e->leases.used * sizeof(struct lease) +
+                        (uint64_t)e->histories.used * sizeof(struct history) + e->run_count * sizeof(struct run) +
+                        (uint64_t)e->names.chunk_count * 65536;
+}
