@@ -18,6 +18,9 @@
  * Deadlines: at deadline_us a queued or parked pop is answered empty, another queued call CALL_TIMEOUT; a proposed one is left to
  * its entry for a bounded time, then CALL_TIMEOUT (a write may still happen).
  *
+ * A pop that finds nothing is CALL_EMPTY; result.pop then carries the conflation flags (no claims). An autoAck pop's claims cannot be
+ * handed back: the messages of one whose caller left while it was in the log are gone (at most once, as asked for).
+ *
  * Ownership: the caller owns struct call, its arena and what `command` points to, and leaves them alone from submit to done. */
 #ifndef QUEEN_BROKER_BROKER_H
 #define QUEEN_BROKER_BROKER_H
@@ -64,6 +67,7 @@ struct call {
     bool wait;                     /* CALL_POP: long poll */
     bool choose_batch, choose_partitions; /* CALL_POP: autopilot picks what the client did not send */
     void (*read)(struct call *c, struct engine *e, struct engine_now now); /* CALL_READ: runs on the group thread, writes to `answer` */
+    bool always;                   /* CALL_READ: also while starting and stopping (metrics) */
     void *read_ctx;
     /* the answer */
     enum call_outcome outcome;
@@ -73,14 +77,21 @@ struct call {
     int64_t wall_us;             /* time of the command's execution (lease end of a delivery is counted from it) */
     struct buf answer;           /* CALL_READ: freed by the caller */
     uint32_t status;             /* CALL_READ: HTTP status chosen by `read` (0 = 200) */
-    /* the broker's own */
-    struct loop_task task;
-    uint8_t state;
-    bool cancelled;
+    /* the broker's own: zeroed before the first submit; a call may be submitted again after done */
+    struct broker *broker;
+    struct loop_task task, cancel_task;
+    bool cancelled, cancel_pending, done_held; /* written on home */
+    uint8_t state;                             /* from here on the group thread's between submit and done */
+    bool gone, late;
+    uint32_t lanes, slot;
     struct call *next, *previous;
+    struct call_list *list;
     struct heap_node due;
-    uint64_t index;
-    uint32_t slot, parked_group, pop_generation;
+    struct group_wait *group;
+    struct lane_wait *lane;
+    struct flight *flight;
+    uint64_t arrival;
+    int64_t queued_us;
 };
 
 /* Opens everything under config->dir. exit_code: 2 data unusable, 3 I/O (conventions of `queen serve`); `error` says it in one line.
@@ -91,8 +102,9 @@ struct broker *broker_open(const struct config *config, struct loop *group_loop,
 void broker_stop(struct broker *b, void (*stopped)(void *ctx), void *ctx);
 void broker_close(struct broker *b); /* after stopped and after the loops ended */
 
-void broker_submit(struct broker *b, struct call *c); /* on c->home */
-void broker_cancel(struct broker *b, struct call *c); /* on c->home, before done ran */
+/* Both on c->home; `done` never runs inside them, but from the home loop's next tasks or hooks. broker_cancel only before done ran. */
+void broker_submit(struct broker *b, struct call *c);
+void broker_cancel(struct broker *b, struct call *c);
 void broker_pieces_release(struct broker *b, struct call *c); /* any thread, after the answer was rendered */
 
 /* Admission by bytes, before a body is read: false = answer 429 (retry_after_s set). Give back the same amount once answered.

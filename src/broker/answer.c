@@ -1,0 +1,282 @@
+/* An entry applied: results go to their calls, calls go home.
+ *
+ *   the replica's apply -> engine_apply -> sink: arena and result per slot, lanes that became ready
+ *                       -> slots settled in order: writes are done; pops get their bytes, or park again, or hand back
+ *   turn's end          -> answer_flush: one chain and one task per home loop; on the group's own loop `done` is called there
+ *
+ * Failures: an entry that cannot be applied stops the process (exit 4). A payload that cannot be read back: CALL_DAMAGED, logged with
+ * its place, the claims handed back. The caller left while its pop was in the log: claims handed back, then done. */
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/crash_point.h"
+#include "base/logger.h"
+#include "broker/broker_internal.h"
+
+/* ---- going home --------------------------------------------------------------------------------------------------- */
+
+static struct home *home_of(struct broker *b, struct loop *loop)
+{
+    for (uint32_t i = 0; i < b->home_count; i++) {
+        if (b->homes[i].loop == loop) return &b->homes[i];
+    }
+    must(b->home_count < HOMES_MAX);
+    struct home *h = &b->homes[b->home_count++];
+    *h = (struct home){.loop = loop};
+    return h;
+}
+
+void answer_finish(struct broker *b, struct call *c, enum call_outcome outcome)
+{
+    must(c->state != CALL_STATE_DONE && c->list == NULL);
+    heap_remove(&b->deadlines, &c->due);
+    if (outcome != CALL_OK && outcome != CALL_EMPTY && c->retry_after_s == 0) c->retry_after_s = 1;
+    c->state = CALL_STATE_DONE;
+    c->outcome = outcome;
+    c->group = NULL;
+    c->lane = NULL;
+    c->flight = NULL;
+    c->next = NULL;
+    struct home *h = home_of(b, c->home);
+    if (h->last != NULL) {
+        h->last->next = c;
+    } else {
+        h->first = c;
+    }
+    h->last = c;
+}
+
+void answer_empty(struct broker *b, struct call *c)
+{
+    c->result = (struct engine_result){.kind = COMMAND_POP};
+    engine_pop_policy(b->engine, &c->pop, &c->result.pop.conflates, &c->result.pop.conflation_conflict);
+    answer_finish(b, c, CALL_EMPTY);
+}
+
+static void chain_done(struct call *c)
+{
+    while (c != NULL) {
+        struct call *next = c->next;
+        if (c->cancel_pending) {
+            c->done_held = true;
+        } else {
+            c->done(c);
+        }
+        c = next;
+    }
+}
+
+static void chain_run(struct loop_task *t)
+{
+    chain_done(owner_of(t, struct call, task));
+}
+
+void answer_flush(struct broker *b)
+{
+    struct call *mine = NULL;
+    for (uint32_t i = 0; i < b->home_count; i++) {
+        struct home *h = &b->homes[i];
+        struct call *first = h->first;
+        if (first == NULL) continue;
+        h->first = h->last = NULL;
+        if (h->loop == b->loop) {
+            mine = first;
+            continue;
+        }
+        first->task.run = chain_run;
+        loop_post(h->loop, &first->task);
+    }
+    chain_done(mine);
+}
+
+/* ---- payload bytes ------------------------------------------------------------------------------------------------ */
+
+static void damage_say(struct broker *b, uint64_t where, uint32_t bytes, const char *what)
+{
+    if (!logger_every(&b->damage_said_us, 1000000)) return;
+    log_error("payload at log position %llu (%u bytes, segment file %016llx.seg) cannot be delivered: %s",
+              (unsigned long long)where, bytes, (unsigned long long)(where & ~(b->config.segment_bytes - 1)), what);
+}
+
+/* The only place where the group thread may wait for the disk. */
+static bool piece_read_cold(struct broker *b, struct call *c, const struct delivery_piece *d, struct slice *block)
+{
+    char *at = arena_get(&c->arena, d->block_bytes);
+    *block = slice_make(at, d->block_bytes);
+    if (log_read(replica_log(b->replica), d->where, d->block_bytes, at) != LOG_OK) {
+        damage_say(b, d->where, d->block_bytes, "its segment file is missing or unreadable");
+        return false;
+    }
+    if (!push_group_crc_ok(*block)) {
+        damage_say(b, d->where, d->block_bytes, "checksum mismatch");
+        return false;
+    }
+    return true;
+}
+
+static bool piece_load(struct broker *b, struct call *c, const struct delivery_piece *d, struct call_piece *out)
+{
+    struct slice block;
+    *out = (struct call_piece){0};
+    out->pinned = log_view(replica_log(b->replica), d->where, d->block_bytes, &block, &out->pin);
+    if (!out->pinned && !piece_read_cold(b, c, d, &block)) return false;
+    if (push_group_of(block, &out->group) && d->item0 + d->count <= out->group.item_count) return true;
+    damage_say(b, d->where, d->block_bytes, "not a push group");
+    return false;
+}
+
+static bool pieces_load(struct broker *b, struct call *c)
+{
+    uint32_t total = 0, at = 0;
+    for (uint32_t i = 0; i < c->result.pop.count; i++) total += c->result.pop.claims[i].piece_count;
+    c->pieces = arena_zero(&c->arena, (total + 1) * sizeof c->pieces[0]);
+    bool good = true;
+    for (uint32_t i = 0; good && i < c->result.pop.count; i++) {
+        const struct claim *claim = &c->result.pop.claims[i];
+        for (uint32_t k = 0; good && k < claim->piece_count; k++) good = piece_load(b, c, &claim->pieces[k], &c->pieces[at++]);
+    }
+    return good;
+}
+
+void broker_pieces_release(struct broker *b, struct call *c)
+{
+    if (c->pieces == NULL) return;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < c->result.pop.count; i++) {
+        for (uint32_t k = 0; k < c->result.pop.claims[i].piece_count; k++, at++) {
+            if (c->pieces[at].pinned) log_unpin(replica_log(b->replica), c->pieces[at].pin);
+        }
+    }
+    c->pieces = NULL;
+}
+
+/* ---- the sink ----------------------------------------------------------------------------------------------------- */
+
+static struct arena *sink_arena(void *ctx, uint32_t slot)
+{
+    struct broker *b = ctx;
+    struct call *c = b->applying->slots[slot].call;
+    return c != NULL ? &c->arena : &b->scratch;
+}
+
+static void sink_result(void *ctx, uint32_t slot, const struct engine_result *r)
+{
+    struct broker *b = ctx;
+    must(slot < b->applying->slot_count);
+    struct flight_slot *s = &b->applying->slots[slot];
+    if (s->call != NULL) {
+        s->call->result = *r;
+        s->call->wall_us = b->applying->wall_us + slot;
+        s->settled = true;
+    } else if (s->orphan_pop && r->kind == COMMAND_POP && r->pop.count > 0) {
+        internal_claim_return(b, s->lease);
+    }
+}
+
+static void sink_ready(void *ctx, uint32_t group_number, uint32_t partition_number, struct slice partition_name)
+{
+    (void)partition_number;
+    parked_lane_ready(ctx, group_number, partition_name);
+}
+
+/* ---- settling ----------------------------------------------------------------------------------------------------- */
+
+static void pop_settle(struct broker *b, struct call *c)
+{
+    bool claimed = c->result.pop.count > 0;
+    parked_pop_settle(b, c, claimed);
+    if (c->gone) {
+        if (claimed && !c->pop.auto_ack) internal_claim_return(b, c->pop.lease_id);
+        answer_finish(b, c, CALL_CANCELLED);
+        return;
+    }
+    if (!claimed) {
+        if (c->wait && c->group != NULL && !c->late && !b->stopping) {
+            parked_park(b, c);
+        } else {
+            answer_empty(b, c);
+        }
+        return;
+    }
+    if (pieces_load(b, c)) {
+        answer_finish(b, c, CALL_OK);
+        return;
+    }
+    broker_pieces_release(b, c);
+    if (!c->pop.auto_ack) internal_claim_return(b, c->pop.lease_id);
+    answer_finish(b, c, CALL_DAMAGED);
+}
+
+/* What a write changed for parked callers beyond the engine's `ready`. */
+static void write_settle(struct broker *b, struct call *c)
+{
+    if (b->parked.queues.count > 0 && (c->result.kind == COMMAND_QUEUE_DELETE || c->result.kind == COMMAND_CONFIGURE)) {
+        struct slice rest = c->command;
+        struct command command;
+        struct queue_delete_command d;
+        struct configure_command o;
+        must(command_next(&rest, &command));
+        if (queue_delete_decode(&command, &d) && command.kind == COMMAND_QUEUE_DELETE) {
+            parked_queue_deleted(b, d.tenant, d.queue, c->wall_us + 1);
+        } else if (command.kind == COMMAND_CONFIGURE && configure_decode(&command, &o)) {
+            parked_queue_changed(b, o.tenant, o.queue);
+        }
+    }
+    answer_finish(b, c, c->gone ? CALL_CANCELLED : CALL_OK);
+}
+
+static void flight_count_up(struct broker *b, const struct flight *f)
+{
+    int64_t took_us = clock_mono_us() - f->submitted_us;
+    uint32_t bucket = 0;
+    while (bucket + 1 < LATENCY_BUCKETS && took_us >= (int64_t)16 << bucket) bucket++;
+    b->entry_buckets[bucket]++;
+    b->entries_total++;
+    b->entry_us_total += took_us > 0 ? (uint64_t)took_us : 0;
+    b->commands_total += f->slot_count;
+    if (took_us >= SLOW_COMMAND_US) b->slow_commands_total += f->slot_count;
+}
+
+static void flight_settle(struct broker *b, struct flight *f)
+{
+    for (uint32_t i = 0; i < f->slot_count; i++) {
+        struct call *c = f->slots[i].call;
+        if (c == NULL) continue;
+        must(c->state == CALL_STATE_PROPOSED && c->slot == i && f->slots[i].settled);
+        if (c->kind == CALL_POP) {
+            pop_settle(b, c);
+        } else {
+            write_settle(b, c);
+        }
+    }
+    parked_flight_applied(b, f);
+    flight_count_up(b, f);
+    flight_recycle(b, f);
+}
+
+void answer_apply(void *ctx, uint64_t index, uint64_t term, uint64_t pos, struct slice body)
+{
+    struct broker *b = ctx;
+    struct flight *f = flight_next(b, index, term);
+    struct engine_sink sink = {.ctx = b, .ready = sink_ready};
+    if (f != NULL) {
+        sink.arena = sink_arena;
+        sink.result = sink_result;
+    }
+    b->applying = f;
+    crash_point("apply-before");
+    int64_t began_us = clock_mono_us();
+    const char *reason = engine_apply(b->engine, index, pos, body, &sink);
+    b->mono_us = clock_mono_us();
+    b->apply_us_total += (uint64_t)(b->mono_us - began_us);
+    crash_point("apply-after");
+    b->applying = NULL;
+    if (reason != NULL) {
+        broker_die(4, "entry %llu at log position %llu cannot be applied: %s", (unsigned long long)index,
+                   (unsigned long long)pos, reason);
+    }
+    b->keeper.applied_term = term;
+    b->housekeeping = true;
+    if (f != NULL) flight_settle(b, f);
+    if (b->scratch.total > 0) arena_free(&b->scratch);
+}

@@ -1,0 +1,300 @@
+/* Queued calls become one entry.
+ *
+ *   1. gather   calls in order of arrival (the broker's own commands first), behind each push the parked pops it arms
+ *   2. write    head and commands straight into the log's memory
+ *   3. submit   one flight more; the disk thread takes it with whatever else is appended
+ *
+ * Group commit is driven by backlog: with nothing in flight an entry is closed at once; while one is being synced the batch fills,
+ * unless it is large already. A few entries may be in flight, bounded in number and bytes.
+ *
+ * Failure: not the leader any more -> every gathered call is answered CALL_NO_LEADER, nothing was written. */
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/logger.h"
+#include "broker/broker_internal.h"
+
+/* ---- flights ------------------------------------------------------------------------------------------------------ */
+
+static struct flight *flight_new(struct broker *b)
+{
+    struct flight *f = b->flight_free;
+    if (f != NULL) {
+        b->flight_free = f->next;
+        f->next = NULL;
+        return f;
+    }
+    f = calloc(1, sizeof *f);
+    must(f != NULL);
+    return f;
+}
+
+void flight_recycle(struct broker *b, struct flight *f)
+{
+    must(f->armed == NULL && f->touched_count == 0);
+    f->slot_count = 0;
+    f->bytes = 0;
+    f->next = b->flight_free;
+    b->flight_free = f;
+}
+
+static void flight_append(struct broker *b, struct flight *f)
+{
+    if (b->flight_last != NULL) {
+        b->flight_last->next = f;
+    } else {
+        b->flight_first = f;
+    }
+    b->flight_last = f;
+    b->flight_count++;
+    b->flight_bytes += f->bytes;
+}
+
+static struct flight *flight_take(struct broker *b)
+{
+    struct flight *f = b->flight_first;
+    b->flight_first = f->next;
+    if (f->next == NULL) b->flight_last = NULL;
+    f->next = NULL;
+    b->flight_count--;
+    b->flight_bytes -= f->bytes;
+    return f;
+}
+
+/* An entry of ours that another leader's replaced: its calls were answered when leadership was lost. */
+static void flight_drop(struct broker *b, struct flight *f)
+{
+    for (uint32_t i = 0; i < f->slot_count; i++) must(f->slots[i].call == NULL);
+    parked_flight_applied(b, f);
+    flight_recycle(b, f);
+}
+
+struct flight *flight_next(struct broker *b, uint64_t index, uint64_t term)
+{
+    while (b->flight_first != NULL && b->flight_first->index <= index) {
+        struct flight *f = flight_take(b);
+        if (f->index == index && f->term == term) return f;
+        flight_drop(b, f);
+    }
+    return NULL;
+}
+
+static void flight_free(struct flight *f)
+{
+    free(f->slots);
+    free(f->touched);
+    free(f);
+}
+
+void flights_free(struct broker *b)
+{
+    while (b->flight_first != NULL) {
+        struct flight *f = flight_take(b);
+        parked_flight_applied(b, f);
+        flight_free(f);
+    }
+    while (b->flight_free != NULL) {
+        struct flight *f = b->flight_free;
+        b->flight_free = f->next;
+        flight_free(f);
+    }
+}
+
+/* ---- the broker's own commands ------------------------------------------------------------------------------------ */
+
+void internal_claim_return(struct broker *b, struct uuid lease)
+{
+    claim_return_encode(&b->internal, lease);
+    b->internal_count++;
+    inbox_kick(b);
+}
+
+void internal_init(struct broker *b)
+{
+    uint64_t seed = 0;
+    while (seed == 0) random_bytes(&seed, sizeof seed);
+    init_encode(&b->internal, seed);
+    b->internal_count++;
+    inbox_kick(b);
+}
+
+/* ---- gather ------------------------------------------------------------------------------------------------------- */
+
+static struct flight_slot *slot_add(struct flight *f, struct call *c)
+{
+    if (f->slot_count == f->slot_cap) {
+        f->slot_cap = f->slot_cap == 0 ? 64 : f->slot_cap * 2;
+        f->slots = realloc(f->slots, f->slot_cap * sizeof f->slots[0]);
+        must(f->slots != NULL);
+    }
+    struct flight_slot *s = &f->slots[f->slot_count];
+    *s = (struct flight_slot){.call = c};
+    if (c != NULL) {
+        c->state = CALL_STATE_PROPOSED;
+        c->flight = f;
+        c->slot = f->slot_count;
+    }
+    f->slot_count++;
+    return s;
+}
+
+static bool entry_has_room(const struct flight *f, size_t bytes)
+{
+    return f->slot_count == 0 || (f->slot_count < BATCH_COMMANDS_MAX && f->bytes + bytes <= ENTRY_BYTES_MAX);
+}
+
+static bool handoff_place(struct broker *b, struct flight *f, struct call *c)
+{
+    (void)b;
+    size_t bytes = pop_bytes_max(&c->pop);
+    if (!entry_has_room(f, bytes)) return false;
+    f->bytes += bytes;
+    slot_add(f, c);
+    return true;
+}
+
+static void push_handoff(struct broker *b, struct flight *f, const struct call *c)
+{
+    struct slice rest = c->command;
+    struct command command;
+    struct push_command push;
+    if (!command_next(&rest, &command) || command.kind != COMMAND_PUSH || !push_decode(&command, &push)) return;
+    struct push_group g;
+    struct slice groups = push.groups;
+    while (push_group_next(&groups, &g)) parked_push(b, f, push.tenant, g.queue, g.partition, handoff_place);
+}
+
+/* Bytes of the broker's own commands that go into this entry; their slots come first. */
+static size_t gather_internal(struct broker *b, struct flight *f)
+{
+    struct slice rest = buf_view(&b->internal);
+    struct command command;
+    size_t bytes = 0;
+    while (b->internal_count > 0 && f->slot_count < BATCH_COMMANDS_MAX / 2 && command_next(&rest, &command)) {
+        slot_add(f, NULL);
+        b->internal_count--;
+        bytes += command.all.len;
+    }
+    f->bytes += bytes;
+    return bytes;
+}
+
+static void gather_calls(struct broker *b, struct flight *f)
+{
+    struct call *c;
+    while ((c = b->queued.first) != NULL) {
+        size_t bytes = c->kind == CALL_POP ? pop_bytes_max(&c->pop) : c->command.len;
+        if (!entry_has_room(f, bytes)) return;
+        call_list_remove(c);
+        b->queued_bytes -= bytes;
+        f->bytes += bytes;
+        slot_add(f, c);
+        if (c->kind == CALL_WRITE && b->parked.count > 0) push_handoff(b, f, c);
+    }
+}
+
+/* ---- write -------------------------------------------------------------------------------------------------------- */
+
+/* Parked pops keep what autopilot chose when they were granted, so the bytes gathered for them are enough. */
+static size_t pop_write(struct broker *b, const struct call *c, char *at)
+{
+    buf_clear(&b->encoded);
+    pop_encode(&b->encoded, &c->pop);
+    must(b->encoded.len <= pop_bytes_max(&c->pop) && b->encoded.len % 8 == 0);
+    memcpy(at, b->encoded.at, b->encoded.len);
+    return b->encoded.len;
+}
+
+static void internal_take(struct broker *b, size_t bytes)
+{
+    memmove(b->internal.at, b->internal.at + bytes, b->internal.len - bytes);
+    b->internal.len -= bytes;
+    if (b->internal.len == 0) buf_free(&b->internal);
+}
+
+static size_t entry_write(struct broker *b, const struct flight *f, size_t internal_bytes, char *at)
+{
+    size_t len = ENTRY_HEAD_BYTES;
+    if (internal_bytes > 0) {
+        memcpy(at + len, b->internal.at, internal_bytes);
+        len += internal_bytes;
+        internal_take(b, internal_bytes);
+    }
+    for (uint32_t i = 0; i < f->slot_count; i++) {
+        const struct call *c = f->slots[i].call;
+        if (c == NULL) continue;
+        if (c->kind == CALL_POP) {
+            len += pop_write(b, c, at + len);
+        } else {
+            memcpy(at + len, c->command.at, c->command.len);
+            len += c->command.len;
+        }
+    }
+    must(len <= ENTRY_HEAD_BYTES + f->bytes);
+    return len;
+}
+
+static void skew_say(struct broker *b, enum stamp_skew skew, struct clocks c)
+{
+    static const char *const texts[] = {
+        [STAMP_WALL_BEHIND] = "the wall clock is behind times already given; createdAt goes on with the monotonic clock",
+        [STAMP_WALL_JUMPED] = "the wall clock jumped ahead; leases and delays are not affected",
+    };
+    if (skew == STAMP_FINE || !logger_every(&b->skew_said_us, 60000000)) return;
+    log_warn("clock: %s (wall clock %lld us)", texts[skew], (long long)c.wall_us);
+}
+
+static void flight_refuse(struct broker *b, struct flight *f)
+{
+    for (uint32_t i = 0; i < f->slot_count; i++) {
+        struct call *c = f->slots[i].call;
+        if (c == NULL) continue;
+        if (c->kind == CALL_POP) parked_pop_drop(b, c);
+        answer_finish(b, c, CALL_NO_LEADER);
+    }
+    f->slot_count = 0;
+    parked_flight_applied(b, f);
+    flight_recycle(b, f);
+}
+
+static bool batch_due(const struct broker *b)
+{
+    if (b->queued.count == 0 && b->internal_count == 0) return false;
+    if (!b->leading) return false;
+    if (b->flight_count == 0) return true;
+    if (b->flight_count >= FLIGHTS_MAX || b->flight_bytes >= FLIGHT_BYTES_MAX) return false;
+    return b->queued_bytes >= BATCH_BYTES_EAGER || b->queued.count >= BATCH_COMMANDS_MAX;
+}
+
+static bool entry_close(struct broker *b)
+{
+    struct flight *f = flight_new(b);
+    size_t internal_bytes = gather_internal(b, f);
+    gather_calls(b, f);
+    must(f->slot_count > 0);
+    char *at = replica_reserve(b->replica, ENTRY_HEAD_BYTES + f->bytes);
+    size_t len = entry_write(b, f, internal_bytes, at);
+    struct clocks clocks = {.mono_us = clock_mono_us(), .wall_us = clock_wall_us()};
+    struct entry_head head;
+    enum stamp_skew skew = stamps_take(&b->stamps, clocks, f->slot_count, &head);
+    entry_head_write(at, &head);
+    f->submitted_us = clocks.mono_us;
+    f->wall_us = head.wall_us;
+    f->term = replica_term(b->replica);
+    f->index = replica_submit(b->replica, len);
+    if (f->index == 0) {
+        flight_refuse(b, f);
+        return false;
+    }
+    flight_append(b, f);
+    b->now = stamps_now(&b->stamps, clocks);
+    skew_say(b, skew, clocks);
+    return true;
+}
+
+bool batch_turn(struct broker *b)
+{
+    bool any = false;
+    while (batch_due(b) && entry_close(b)) any = true;
+    return any;
+}

@@ -1,0 +1,434 @@
+/* Opening, turning, stopping, numbers.
+ *
+ *   open    lock the directory -> store -> rows into the engine -> log and replica -> are live payloads there? -> loop turns:
+ *           replay -> leader -> [a new log: INIT] -> ready
+ *   turn    wake parked callers -> look at arrivals -> build entries -> (the replica hands them to the disk) -> answers go home ->
+ *           cuts, timers, numbers for other threads
+ *   stop    parked pops answered, queued writes still written, entries in flight awaited, state cut and flushed; bounded in time
+ *
+ * Failures at run time (log, store) end the process at once, exit 3: answers not sent stay unsent. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/logger.h"
+#include "broker/broker_internal.h"
+
+void broker_die(int code, const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    log_error("stopping: %s", text);
+    _exit(code);
+}
+
+static void part_failed(void *ctx, const char *what)
+{
+    (void)ctx;
+    broker_die(3, "%s", what);
+}
+
+/* ---- cold reads of the engine ------------------------------------------------------------------------------------- */
+
+static void cold_scan(void *ctx, struct slice from, struct slice to, bool (*row)(void *, struct slice, struct slice), void *row_ctx)
+{
+    struct broker *b = ctx;
+    struct buf error = {0};
+    if (store_scan(b->store, from, to, row, row_ctx, &error) == STORE_OK) return;
+    broker_die(3, "a stored row cannot be read: %.*s", (int)error.len, error.at);
+}
+
+static void cold_block(void *ctx, uint64_t where, uint32_t bytes, char *out)
+{
+    struct broker *b = ctx;
+    struct slice view;
+    struct log_pin pin;
+    if (log_view(replica_log(b->replica), where, bytes, &view, &pin)) {
+        memcpy(out, view.at, bytes);
+        log_unpin(replica_log(b->replica), pin);
+        return;
+    }
+    if (log_read(replica_log(b->replica), where, bytes, out) != LOG_OK || !push_group_crc_ok(slice_make(out, bytes))) {
+        broker_die(3, "a message at log position %llu (%u bytes) that a command needs cannot be read", (unsigned long long)where,
+                   bytes);
+    }
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------------------ */
+
+static bool dir_make(const char *path)
+{
+    char text[4096];
+    size_t len = strlen(path);
+    if (len == 0 || len >= sizeof text) return false;
+    memcpy(text, path, len + 1);
+    for (char *at = text + 1; *at != '\0'; at++) {
+        if (*at != '/') continue;
+        *at = '\0';
+        if (mkdir(text, 0777) != 0 && errno != EEXIST) return false;
+        *at = '/';
+    }
+    return mkdir(text, 0777) == 0 || errno == EEXIST;
+}
+
+static bool dir_lock(struct broker *b, struct buf *error)
+{
+    char path[4200];
+    const char *dir = b->config.dir;
+    if (!dir_make(dir)) {
+        buf_printf(error, "%s: cannot be created: %s", dir, strerror(errno));
+        return false;
+    }
+    snprintf(path, sizeof path, "%s/lock", dir);
+    b->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (b->lock_fd < 0) {
+        buf_printf(error, "%s: %s", path, strerror(errno));
+        return false;
+    }
+    if (flock(b->lock_fd, LOCK_EX | LOCK_NB) == 0) return true;
+    buf_printf(error, "%s: in use by another process (%s)", dir, strerror(errno));
+    return false;
+}
+
+struct row_load {
+    struct broker *b;
+    const char *reason;
+    uint64_t rows;
+    int64_t began_us, said_us;
+};
+
+static bool row_load(void *ctx, struct slice key, struct slice value)
+{
+    struct row_load *l = ctx;
+    l->reason = engine_load_row(l->b->engine, key, value);
+    if ((++l->rows & 0xffff) == 0 && clock_mono_us() - l->began_us > 1000000 && logger_every(&l->said_us, 1000000)) {
+        log_info("loading: %llu rows so far", (unsigned long long)l->rows);
+    }
+    return l->reason == NULL;
+}
+
+static bool state_load(struct broker *b, const struct store_mark *mark, int *exit_code, struct buf *error)
+{
+    struct row_load l = {.b = b, .began_us = clock_mono_us()};
+    l.said_us = l.began_us;
+    enum store_status s = store_scan(b->store, slice_of(""), slice_of(ENGINE_ROWS_LOADED_END), row_load, &l, error);
+    *exit_code = s == STORE_IO ? 3 : 2;
+    if (s != STORE_OK) return false;
+    if (l.reason == NULL) l.reason = engine_loaded(b->engine, mark->index);
+    if (l.reason != NULL) {
+        buf_printf(error, "%s/store: a stored row is not valid: %s", b->config.dir, l.reason);
+        return false;
+    }
+    log_info("loaded %llu rows up to entry %llu in %lld ms", (unsigned long long)l.rows, (unsigned long long)mark->index,
+             (long long)((clock_mono_us() - l.began_us) / 1000));
+    return true;
+}
+
+/* Every segment that holds a payload still wanted must be there. */
+static bool segments_check(struct broker *b, struct buf *error)
+{
+    struct log *log = replica_log(b->replica);
+    uint64_t bytes = b->config.segment_bytes, end = log_end_pos(log);
+    for (uint64_t at = 0; at * bytes < end; at++) {
+        uint64_t live = engine_segment_live(b->engine, at);
+        uint64_t first = at * bytes, last = first + bytes < end ? first + bytes : end;
+        if (live == 0 || log_covers(log, first, last)) continue;
+        buf_printf(error, "%s/log/%016llx.seg: the segment file is missing, but %llu bytes of messages in it are still wanted. Put it "
+                   "back from a backup", b->config.dir, (unsigned long long)first, (unsigned long long)live);
+        return false;
+    }
+    return true;
+}
+
+static void role_changed(void *ctx, enum replica_role role)
+{
+    struct broker *b = ctx;
+    atomic_store_explicit(&b->role, (int)role, memory_order_relaxed);
+    b->leading = role == REPLICA_LEADER;
+    if (!b->leading) {
+        atomic_store(&b->ready, false);
+        return;
+    }
+    struct entry_head last = engine_last_head(b->engine);
+    stamps_start(&b->stamps, &last, clock_boot_id(), (struct clocks){.mono_us = clock_mono_us(), .wall_us = clock_wall_us()});
+    inbox_clock(b);
+    inbox_kick(b);
+}
+
+static void leadership_lost(void *ctx)
+{
+    struct broker *b = ctx;
+    b->leading = false;
+    b->init_proposed = false;
+    atomic_store(&b->ready, false);
+    inbox_clock(b);
+    inbox_end(b, CALL_NO_LEADER, CALL_UNKNOWN);
+}
+
+static uint8_t shift_of(uint64_t bytes)
+{
+    must(bytes != 0 && (bytes & (bytes - 1)) == 0);
+    return (uint8_t)__builtin_ctzll(bytes);
+}
+
+static bool replica_start(struct broker *b, const struct store_mark *mark, int *exit_code, struct buf *error)
+{
+    struct replica_options o = {
+        .dir = b->config.dir,
+        .loop = b->loop,
+        .segment_bytes = b->config.segment_bytes,
+        .cache_bytes_max = b->config.cache_bytes,
+        .cache_age_us = CACHE_AGE_US,
+        .applied_index = mark->index,
+        .applied_term = mark->term,
+        .applied_pos = mark->scan_pos,
+        .ctx = b,
+        .apply = answer_apply,
+        .role = role_changed,
+        .lost = leadership_lost,
+        .failed = part_failed,
+    };
+    enum log_status s = replica_open(&b->replica, &o, error);
+    if (s == LOG_OK) return true;
+    *exit_code = s == LOG_IO ? 3 : 2;
+    return false;
+}
+
+static bool store_start(struct broker *b, struct store_mark *mark, int *exit_code, struct buf *error)
+{
+    char dir[4200];
+    snprintf(dir, sizeof dir, "%s/store", b->config.dir);
+    struct store_options o = {.dir = dir, .loop = b->loop, .ctx = b, .failed = part_failed};
+    enum store_status s = store_open(&b->store, &o, mark, error);
+    if (s == STORE_OK) return true;
+    *exit_code = s == STORE_IO ? 3 : 2;
+    return false;
+}
+
+static void keeper_start(struct broker *b, const struct store_mark *mark)
+{
+    struct keeper *k = &b->keeper;
+    k->cut_index = k->flush_index = k->durable_index = k->seen_index = mark->index;
+    k->applied_term = mark->term;
+    k->flush_pos = k->durable_pos = mark->scan_pos;
+    k->timer.fire = keeper_fire;
+}
+
+static bool hook_run(struct loop_hook *h);
+static bool late_hook_run(struct loop_hook *h);
+static void stop_fire(struct loop_timer *t);
+
+struct broker *broker_open(const struct config *config, struct loop *group_loop, int *exit_code, struct buf *error)
+{
+    struct broker *b = calloc(1, sizeof *b);
+    must(b != NULL);
+    b->config = *config;
+    b->loop = group_loop;
+    b->lock_fd = -1;
+    b->hook.run = hook_run;
+    b->late_hook.run = late_hook_run;
+    b->deadline_timer.fire = inbox_deadline_fire;
+    b->parked.timer.fire = parked_due_fire;
+    b->guard.timer.fire = disk_guard_fire;
+    b->stop_timer.fire = stop_fire;
+    atomic_store(&b->retry_after_s, 1);
+    arena_init(&b->scratch);
+    struct store_mark mark = {0};
+    *exit_code = 2;
+    if (!dir_lock(b, error) || !store_start(b, &mark, exit_code, error)) goto fail;
+    struct engine_options eo = {.cold = {.ctx = b, .scan = cold_scan, .block = cold_block},
+                                .segment_shift = shift_of(config->segment_bytes)};
+    b->engine = engine_new(&eo);
+    if (!state_load(b, &mark, exit_code, error)) goto fail;
+    keeper_start(b, &mark);
+    b->housekeeping = true;
+    loop_hook_add(group_loop, &b->hook);
+    if (!replica_start(b, &mark, exit_code, error)) goto fail;
+    loop_hook_add(group_loop, &b->late_hook);
+    *exit_code = 2;
+    if (!segments_check(b, error)) goto fail;
+    inbox_clock(b);
+    disk_guard_look(b);
+    return b;
+fail:
+    broker_close(b);
+    return NULL;
+}
+
+void broker_close(struct broker *b)
+{
+    if (b->replica != NULL) {
+        flights_free(b);
+        parked_free(b);
+        replica_close(b->replica);
+    }
+    if (b->store != NULL) store_close(b->store);
+    if (b->engine != NULL) engine_free(b->engine);
+    if (b->lock_fd >= 0) close(b->lock_fd);
+    heap_free(&b->deadlines);
+    buf_free(&b->internal);
+    buf_free(&b->encoded);
+    arena_free(&b->scratch);
+    free(b);
+}
+
+/* ---- a turn ------------------------------------------------------------------------------------------------------- */
+
+static void lead_turn(struct broker *b)
+{
+    if (!b->leading || atomic_load_explicit(&b->ready, memory_order_relaxed) || b->stopping) return;
+    if (engine_id_seed(b->engine) == 0) {
+        if (!b->init_proposed) internal_init(b);
+        b->init_proposed = true;
+        return;
+    }
+    atomic_store(&b->ready, true);
+    log_info("ready: leads in term %llu, %llu entries applied", (unsigned long long)replica_term(b->replica),
+             (unsigned long long)engine_applied_index(b->engine));
+}
+
+static bool hook_run(struct loop_hook *h)
+{
+    struct broker *b = owner_of(h, struct broker, hook);
+    if (b->stopped || b->replica == NULL) return false;
+    inbox_clock(b);
+    lead_turn(b);
+    bool more = parked_turn(b);
+    inbox_turn(b);
+    batch_turn(b);
+    return more;
+}
+
+static void counter_publish(atomic_uint_fast64_t *cell, uint64_t value)
+{
+    if (atomic_load_explicit(cell, memory_order_relaxed) == value) return;
+    atomic_store_explicit(cell, value, memory_order_relaxed);
+}
+
+static void stop_turn(struct broker *b)
+{
+    if (!b->stopping) return;
+    bool idle = b->flight_count == 0 && (!b->leading || (b->queued.count == 0 && b->internal_count == 0));
+    bool late = b->mono_us - b->stop_began_us >= STOP_ALL_US;
+    if (!late && (!idle || !keeper_settled(b))) return;
+    if (late) log_warn("stopping without waiting any longer; what is not flushed is replayed from the log at the next start");
+    inbox_end(b, CALL_NO_LEADER, CALL_UNKNOWN);
+    answer_flush(b);
+    b->stopped = true;
+    loop_timer_cancel(b->loop, &b->stop_timer);
+    loop_timer_cancel(b->loop, &b->deadline_timer);
+    loop_timer_cancel(b->loop, &b->parked.timer);
+    loop_timer_cancel(b->loop, &b->keeper.timer);
+    loop_timer_cancel(b->loop, &b->guard.timer);
+    if (b->stopped_call != NULL) b->stopped_call(b->stopped_ctx);
+}
+
+static bool late_hook_run(struct loop_hook *h)
+{
+    struct broker *b = owner_of(h, struct broker, late_hook);
+    if (b->stopped) {
+        answer_flush(b);
+        return false;
+    }
+    answer_flush(b);
+    inbox_deadlines_arm(b);
+    bool more = keeper_turn(b);
+    counter_publish(&b->term, replica_term(b->replica));
+    counter_publish(&b->applied, engine_applied_index(b->engine));
+    counter_publish(&b->commit, replica_commit_index(b->replica));
+    stop_turn(b);
+    return more;
+}
+
+/* ---- stopping ----------------------------------------------------------------------------------------------------- */
+
+static void stop_fire(struct loop_timer *t)
+{
+    struct broker *b = owner_of(t, struct broker, stop_timer);
+    inbox_clock(b);
+    inbox_end(b, CALL_NO_LEADER, CALL_UNKNOWN);
+    if (b->mono_us - b->stop_began_us < STOP_ALL_US) loop_timer_set(b->loop, t, b->stop_began_us + STOP_ALL_US);
+}
+
+void broker_stop(struct broker *b, void (*stopped)(void *ctx), void *ctx)
+{
+    if (b->stopping) return;
+    inbox_clock(b);
+    b->stopping = true;
+    b->stop_began_us = b->mono_us;
+    b->stopped_call = stopped;
+    b->stopped_ctx = ctx;
+    atomic_store(&b->ready, false);
+    inbox_end(b, CALL_OK, CALL_OK);
+    loop_timer_set(b->loop, &b->stop_timer, b->mono_us + STOP_ANSWERS_US);
+    inbox_kick(b);
+}
+
+/* ---- numbers ------------------------------------------------------------------------------------------------------ */
+
+bool broker_ready(const struct broker *b)
+{
+    return atomic_load_explicit(&b->ready, memory_order_acquire);
+}
+
+bool broker_storage_full(const struct broker *b)
+{
+    return atomic_load_explicit(&b->storage_full, memory_order_relaxed);
+}
+
+void broker_health(const struct broker *b, struct broker_health *out)
+{
+    static const char *const names[] = {
+        [REPLICA_STARTING] = "starting", [REPLICA_FOLLOWER] = "follower", [REPLICA_CANDIDATE] = "candidate", [REPLICA_LEADER] = "leader"};
+    int role = atomic_load_explicit(&b->role, memory_order_relaxed);
+    *out = (struct broker_health){
+        .ready = broker_ready(b),
+        .leader = role == REPLICA_LEADER,
+        .storage_ready = !broker_storage_full(b),
+        .role = names[role],
+        .term = atomic_load_explicit(&b->term, memory_order_relaxed),
+        .applied = atomic_load_explicit(&b->applied, memory_order_relaxed),
+        .commit = atomic_load_explicit(&b->commit, memory_order_relaxed),
+    };
+}
+
+void broker_metrics(struct broker *b, struct broker_metrics *out)
+{
+    struct store_stats s;
+    store_stats(b->store, &s);
+    *out = (struct broker_metrics){
+        .log_index = replica_last_index(b->replica),
+        .commit_index = replica_commit_index(b->replica),
+        .applied_index = engine_applied_index(b->engine),
+        .durable_index = b->keeper.durable_index,
+        .in_flight_entries = b->flight_count,
+        .in_flight_bytes = b->flight_bytes,
+        .entries_total = b->entries_total,
+        .commands_total = b->commands_total,
+        .admitted_bytes = atomic_load_explicit(&b->admitted_bytes, memory_order_relaxed),
+        .admit_refused_total = atomic_load_explicit(&b->admit_refused_total, memory_order_relaxed),
+        .parked = b->parked.count,
+        .slow_commands_total = b->slow_commands_total,
+        .entry_us_total = b->entry_us_total,
+        .apply_us_total = b->apply_us_total,
+        .store_batches = s.batches,
+        .store_rows = s.rows,
+        .store_flushes = s.flushes,
+        .store_bytes = s.disk_bytes,
+        .store_memory = s.memory_bytes,
+        .storage_full = broker_storage_full(b),
+    };
+    memcpy(out->entry_buckets, b->entry_buckets, sizeof out->entry_buckets);
+    log_stats(replica_log(b->replica), &out->log);
+    engine_stats(b->engine, &out->engine);
+}

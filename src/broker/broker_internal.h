@@ -1,0 +1,301 @@
+/* The broker's inside: one struct, owned by the group thread, and what its files offer each other.
+ *
+ *   inbox.c       calls arrive, wait, time out, are cancelled
+ *   batch.c       queued calls become one entry: gathered, copied into the log's memory, submitted
+ *   parked.c      parked callers: who waits on which lanes, who is woken
+ *   answer.c      an entry applied: results to calls, payload bytes pinned, answers sent home in chains
+ *   keeper.c      cuts and flushes of the store, log trimming, housekeeping
+ *   admission.c   refusing early
+ *   disk_guard.c  room on the disk
+ *   stamp.c       times of entries
+ *   broker.c      opening, stopping, numbers */
+#ifndef QUEEN_BROKER_BROKER_INTERNAL_H
+#define QUEEN_BROKER_BROKER_INTERNAL_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include "base/limits.h"
+#include "base/must.h"
+#include "broker/broker.h"
+#include "broker/hash_table.h"
+#include "broker/stamp.h"
+#include "replica/replica.h"
+#include "store/store.h"
+
+enum {
+    FLIGHTS_MAX = 4,                /* entries submitted and not applied */
+    FLIGHT_BYTES_MAX = 32 << 20,    /* their bytes: above, the next batch waits */
+    BATCH_BYTES_EAGER = 1 << 20,    /* a pending batch this large does not wait for the entry in flight */
+    QUEUED_CALLS_MAX = 65536,       /* above: CALL_OVERLOADED */
+    QUEUED_AGE_US_MAX = 500000,     /* the oldest queued call waits longer: new writes are refused */
+    PROPOSED_GRACE_US = 2000000,    /* how long past its deadline a proposed call waits for its entry */
+    POP_MARGIN_US_MAX = 50000,      /* an empty long poll is answered this much before its deadline at most */
+    HOMES_MAX = 64,                 /* edge loops */
+    LANE_CHECKS_A_TURN_MAX = 1024,  /* pinned callers looked at in one turn because of a time event */
+    CUT_ROWS = 4096,                /* a cut is taken when about so many rows changed */
+    CUTS_WAITING_MAX = 2,           /* batches submitted to the store and not written */
+    STOP_ANSWERS_US = 5000000,      /* graceful stop: for entries in flight */
+    STOP_ALL_US = 10000000,         /* graceful stop: all in all */
+    LATENCY_BUCKETS = 24,
+    SLOW_COMMAND_US = 50000,
+    CACHE_AGE_US = 10000000,        /* log images not used for so long leave memory */
+};
+
+/* IDLE -> ARRIVED -> QUEUED -> PROPOSED -> DONE, pops also through PARKED. A call is in at most one list (c->list). */
+enum call_state {
+    CALL_STATE_IDLE,
+    CALL_STATE_COMING, /* submitted on another loop, the task is on its way */
+    CALL_STATE_ARRIVED,
+    CALL_STATE_QUEUED,
+    CALL_STATE_PARKED,
+    CALL_STATE_PROPOSED,
+    CALL_STATE_DONE,
+};
+
+struct call_list {
+    struct call *first, *last;
+    uint32_t count;
+};
+
+static inline void call_list_append(struct call_list *l, struct call *c)
+{
+    must(c->list == NULL);
+    c->list = l;
+    c->next = NULL;
+    c->previous = l->last;
+    if (l->last != NULL) {
+        l->last->next = c;
+    } else {
+        l->first = c;
+    }
+    l->last = c;
+    l->count++;
+}
+
+void call_list_put_ordered(struct call_list *l, struct call *c); /* by arrival number, near the front */
+void call_list_remove(struct call *c);
+
+struct flight_slot {
+    struct call *call; /* NULL: the broker's own command, or a call that no longer waits */
+    struct uuid lease; /* of a pop whose call no longer waits: its claims are handed back */
+    bool orphan_pop;
+    bool settled; /* its result came */
+};
+
+/* A lane for which a parked pop was placed behind a push in an entry not applied yet. */
+struct armed_lane {
+    struct hash_node node;
+    struct armed_lane *next;
+};
+
+/* An entry submitted and not applied yet. Flights are kept and used again. */
+struct flight {
+    struct flight *next;
+    uint64_t index, term;
+    int64_t submitted_us, wall_us;
+    uint64_t bytes;
+    uint32_t slot_count, slot_cap, touched_count, touched_cap;
+    struct flight_slot *slots;
+    struct group_wait **touched; /* groups with parked callers whose lanes this entry may change: looked at when it applied */
+    struct armed_lane *armed;
+};
+
+/* Parked callers and pops in flight of one queue, and of one (queue, group) in it. They exist while they hold something. */
+struct queue_wait {
+    struct hash_node node;
+    struct uuid tenant;
+    struct group_wait *groups;
+    struct slice name; /* behind the struct */
+};
+
+enum wake_reason { WAKE_READY = 1, WAKE_DUE = 2, WAKE_RETURNED = 4 };
+
+
+struct group_wait {
+    struct hash_node by_name, by_number;
+    struct queue_wait *queue;
+    struct group_wait *queue_next, *queue_previous;
+    struct group_wait *dirty_next;
+    uint64_t id;               /* never used again: part of the keys of lanes */
+    uint32_t number;           /* the engine's; 0 = not known there yet */
+    uint32_t pops_in_flight;   /* granted or proposed, not settled */
+    uint32_t lanes_in_flight;  /* lanes they may take */
+    uint32_t parked_count;     /* parked callers, pinned ones included */
+    uint32_t refs;             /* flights that touch it */
+    uint32_t futile;           /* granted pops that came back empty in a row */
+    uint32_t lane_count, lanes_unchecked;
+    uint64_t parked_lanes;     /* lanes the unpinned parked callers would take */
+    int64_t watch_until_us;    /* number 0: a hidden message may become visible until then */
+    struct flight *touched_by;
+    bool dirty;
+    uint8_t reasons; /* enum wake_reason bits; none: only look when the next lane is due */
+    struct call_list parked;   /* any lane of the queue, oldest first */
+    struct lane_wait *lanes_first, *lanes_last;
+    struct heap_node due;
+    struct slice name;         /* behind the struct */
+};
+
+/* Pinned callers of one lane. */
+struct lane_wait {
+    struct hash_node node;
+    struct group_wait *group;
+    struct lane_wait *next, *previous; /* of the group */
+    struct lane_wait *dirty_next;
+    uint32_t pops_in_flight;
+    bool dirty;
+    struct call_list parked;
+    struct slice name; /* behind the struct */
+};
+
+struct parked {
+    struct hash_table queues, groups_by_name, groups_by_number, lanes, armed;
+    struct heap due;
+    struct loop_timer timer;
+    struct group_wait *dirty_groups;
+    struct lane_wait *dirty_lanes;
+    uint64_t group_ids;
+    uint32_t count; /* parked callers */
+};
+
+struct home {
+    struct loop *loop;
+    struct call *first, *last;
+};
+
+struct keeper {
+    uint64_t cut_index, flush_index; /* highest index given to the store, with a flush */
+    uint64_t durable_index, durable_pos;
+    uint64_t flush_pos;              /* end of the log when the last flush was asked for */
+    uint64_t applied_term, seen_index;
+    int64_t unflushed_since_us;      /* 0 = everything applied is flushed or being flushed */
+    int64_t idle_at_us;
+    uint32_t cuts_waiting;
+    bool flush_waiting, behind;
+    struct loop_timer timer;
+};
+
+struct disk_guard {
+    int64_t checked_us;
+    uint64_t room_bytes;    /* until the guard closes, counted down by pushes between two looks */
+    uint64_t reserve_bytes;
+    struct loop_timer timer;
+};
+
+struct broker {
+    struct config config;
+    struct loop *loop;
+    struct engine *engine;
+    struct store *store;
+    struct replica *replica;
+    int lock_fd;
+    struct loop_hook hook, late_hook; /* before and after the replica's own */
+    struct loop_task kick;
+    bool kicked;
+
+    struct stamps stamps;
+    int64_t mono_us;       /* at the start of this turn */
+    struct engine_now now; /* the stamps an entry made now would carry */
+
+    struct call_list arrived, queued;
+    uint64_t queued_bytes;
+    uint64_t arrivals;
+    struct heap deadlines;
+    struct loop_timer deadline_timer;
+    int64_t deadline_timer_us; /* 0 = not set */
+    int64_t overload_since_us; /* 0 = not overloaded */
+
+    struct buf internal; /* the broker's own commands for the next entry */
+    uint32_t internal_count;
+    struct flight *flight_first, *flight_last, *flight_free, *applying;
+    uint32_t flight_count;
+    uint64_t flight_bytes;
+    struct arena scratch; /* results nobody waits for */
+    struct buf encoded;
+
+    struct parked parked;
+    struct home homes[HOMES_MAX];
+    uint32_t home_count;
+    struct keeper keeper;
+    struct disk_guard guard;
+    bool leading, housekeeping, init_proposed;
+
+    bool stopping, stopped;
+    int64_t stop_began_us;
+    struct loop_timer stop_timer;
+    void (*stopped_call)(void *ctx);
+    void *stopped_ctx;
+
+    uint64_t entries_total, commands_total, slow_commands_total, apply_us_total, entry_us_total;
+    uint64_t entry_buckets[LATENCY_BUCKETS];
+    int64_t damage_said_us, replay_said_us, skew_said_us;
+
+    /* read and written from any thread */
+    atomic_bool ready, storage_full;
+    atomic_int role;
+    atomic_uint_fast64_t term, applied, commit, admitted_bytes, admit_refused_total;
+    atomic_uint retry_after_s;
+};
+
+/* inbox.c */
+void inbox_clock(struct broker *b); /* reads the clocks for this turn */
+void inbox_turn(struct broker *b);  /* reads run, pops are looked at, writes stay queued */
+void inbox_deadlines_arm(struct broker *b);
+void inbox_deadline_fire(struct loop_timer *t);
+void inbox_queue(struct broker *b, struct call *c); /* for the next entry */
+void inbox_kick(struct broker *b);                  /* another turn */
+void inbox_end(struct broker *b, enum call_outcome of_queued, enum call_outcome of_proposed); /* everything left is answered */
+size_t pop_bytes_max(const struct pop_command *p);  /* upper bound of its encoding */
+
+/* batch.c */
+bool batch_turn(struct broker *b); /* true when an entry was submitted */
+struct flight *flight_next(struct broker *b, uint64_t index, uint64_t term); /* takes the oldest out if it is this one */
+void flight_recycle(struct broker *b, struct flight *f);
+void flights_free(struct broker *b);
+void internal_claim_return(struct broker *b, struct uuid lease);
+void internal_init(struct broker *b);
+
+/* parked.c */
+void parked_pop_arrive(struct broker *b, struct call *c);
+void parked_pop_settle(struct broker *b, struct call *c, bool claimed); /* its entry applied: gives its lanes back */
+void parked_pop_drop(struct broker *b, struct call *c); /* a granted but not proposed pop leaves: others may have its lane */
+void parked_park(struct broker *b, struct call *c);
+void parked_unpark(struct broker *b, struct call *c);
+/* A push to this lane goes into the entry being gathered: for each group with callers parked there one pop is placed behind it.
+ * `place` says whether the entry took it. */
+void parked_push(struct broker *b, struct flight *f, struct uuid tenant, struct slice queue, struct slice partition,
+                 bool (*place)(struct broker *b, struct flight *f, struct call *c));
+void parked_flight_applied(struct broker *b, struct flight *f);
+void parked_queue_deleted(struct broker *b, struct uuid tenant, struct slice queue, int64_t wall_us);
+void parked_queue_changed(struct broker *b, struct uuid tenant, struct slice queue);
+void parked_lane_ready(struct broker *b, uint32_t group_number, struct slice partition); /* the engine's sink */
+bool parked_turn(struct broker *b); /* wakes whom the last entries made lanes for; true when there is more to look at */
+void parked_due_fire(struct loop_timer *t);
+void parked_free(struct broker *b);
+
+/* answer.c */
+void answer_apply(void *ctx, uint64_t index, uint64_t term, uint64_t pos, struct slice body); /* the replica's apply */
+void answer_finish(struct broker *b, struct call *c, enum call_outcome outcome);
+void answer_empty(struct broker *b, struct call *c);
+void answer_flush(struct broker *b);
+
+/* keeper.c */
+bool keeper_turn(struct broker *b); /* true when housekeeping has more to do */
+void keeper_fire(struct loop_timer *t);
+bool keeper_settled(struct broker *b); /* stopping: everything applied is durable */
+
+/* admission.c */
+bool admission_write_refused(struct broker *b, struct call *c); /* answered already when true */
+uint32_t admission_retry_after(struct broker *b);
+
+/* disk_guard.c */
+bool disk_guard_refuses(struct broker *b, const struct call *c);
+void disk_guard_look(struct broker *b);
+void disk_guard_fire(struct loop_timer *t);
+
+/* broker.c */
+__attribute__((noreturn)) void broker_die(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#define owner_of(ptr, type, member) ((type *)(void *)((char *)(ptr) - offsetof(type, member)))
+
+#endif

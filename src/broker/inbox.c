@@ -1,0 +1,316 @@
+/* Calls arrive, wait and leave.
+ *
+ *   broker_submit (home) -> call_arrive (group): refused, or ARRIVED (reads, pops), or QUEUED (writes)
+ *   turn's end: reads run; pops are granted, parked or answered empty (parked.c); what is queued goes into an entry (batch.c)
+ *
+ * Arrived pops are looked at before the turn's pushes are batched, so a push finds also the callers that came with it.
+ *
+ * Failures: a deadline passes -> answered by state; a client leaves -> broker_cancel; overload -> refused at arrival. A call
+ * submitted from another loop and cancelled before `done` goes through a handshake: the cancel task travels to the group loop and
+ * back, and `done` waits for it, so that no task of a freed call is under way. */
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "broker/broker_internal.h"
+
+void call_list_put_ordered(struct call_list *l, struct call *c)
+{
+    enum { STEPS_MAX = 64 };
+    struct call *at = l->first;
+    for (int i = 0; at != NULL && at->arrival < c->arrival && i < STEPS_MAX; i++) at = at->next;
+    if (at == NULL) {
+        call_list_append(l, c);
+        return;
+    }
+    must(c->list == NULL);
+    c->list = l;
+    c->next = at;
+    c->previous = at->previous;
+    if (at->previous != NULL) {
+        at->previous->next = c;
+    } else {
+        l->first = c;
+    }
+    at->previous = c;
+    l->count++;
+}
+
+void call_list_remove(struct call *c)
+{
+    struct call_list *l = c->list;
+    must(l != NULL && l->count > 0);
+    if (c->previous != NULL) {
+        c->previous->next = c->next;
+    } else {
+        l->first = c->next;
+    }
+    if (c->next != NULL) {
+        c->next->previous = c->previous;
+    } else {
+        l->last = c->previous;
+    }
+    l->count--;
+    c->list = NULL;
+    c->next = c->previous = NULL;
+}
+
+void inbox_clock(struct broker *b)
+{
+    struct clocks c = {.mono_us = clock_mono_us(), .wall_us = clock_wall_us()};
+    b->mono_us = c.mono_us;
+    b->now = stamps_now(&b->stamps, c);
+}
+
+static void kick_run(struct loop_task *t)
+{
+    owner_of(t, struct broker, kick)->kicked = false;
+}
+
+void inbox_kick(struct broker *b)
+{
+    if (b->kicked) return;
+    b->kicked = true;
+    b->kick.run = kick_run;
+    loop_post(b->loop, &b->kick);
+}
+
+size_t pop_bytes_max(const struct pop_command *p)
+{
+    size_t names = p->group.len + p->queue.len + p->partition.len + p->name_space.len + p->task.len;
+    return COMMAND_HEAD_BYTES + 256 + names;
+}
+
+static size_t call_bytes(const struct call *c)
+{
+    return c->kind == CALL_POP ? pop_bytes_max(&c->pop) : c->command.len;
+}
+
+void inbox_queue(struct broker *b, struct call *c)
+{
+    c->state = CALL_STATE_QUEUED;
+    c->queued_us = b->mono_us;
+    b->queued_bytes += call_bytes(c);
+    call_list_append(&b->queued, c);
+}
+
+/* Out of whatever list it waits in. */
+static void call_unlist(struct broker *b, struct call *c)
+{
+    switch (c->state) {
+    case CALL_STATE_ARRIVED:
+        call_list_remove(c);
+        return;
+    case CALL_STATE_QUEUED:
+        b->queued_bytes -= call_bytes(c);
+        call_list_remove(c);
+        if (c->kind == CALL_POP) parked_pop_drop(b, c);
+        return;
+    case CALL_STATE_PARKED:
+        parked_unpark(b, c);
+        return;
+    default:
+        must(false);
+    }
+}
+
+/* When a waiting call is answered without having been served. An empty long poll leaves a little early, so that nothing is
+ * claimed for a client that is about to give up. */
+static int64_t call_due_us(const struct broker *b, const struct call *c)
+{
+    if (c->kind != CALL_POP || !c->wait || c->deadline_us <= b->mono_us) return c->deadline_us;
+    int64_t margin_us = (c->deadline_us - b->mono_us) / 4;
+    return c->deadline_us - (margin_us < POP_MARGIN_US_MAX ? margin_us : POP_MARGIN_US_MAX);
+}
+
+static void call_arrive(struct broker *b, struct call *c)
+{
+    c->state = CALL_STATE_ARRIVED;
+    c->arrival = ++b->arrivals;
+    c->gone = c->late = false;
+    c->lanes = 0;
+    c->group = NULL;
+    c->lane = NULL;
+    c->flight = NULL;
+    c->list = NULL;
+    c->pieces = NULL;
+    inbox_kick(b);
+    bool serving = atomic_load_explicit(&b->ready, memory_order_relaxed) && !b->stopping;
+    if (b->stopped || (!serving && !(c->kind == CALL_READ && c->always))) {
+        answer_finish(b, c, CALL_NO_LEADER);
+        return;
+    }
+    b->mono_us = clock_mono_us();
+    if (c->kind == CALL_WRITE && admission_write_refused(b, c)) return;
+    heap_put(&b->deadlines, &c->due, call_due_us(b, c), c->arrival);
+    if (c->kind == CALL_WRITE) {
+        must(c->command.len >= COMMAND_HEAD_BYTES && c->command.len % 8 == 0 && c->command.len <= COMMAND_BYTES_MAX);
+        inbox_queue(b, c);
+    } else {
+        call_list_append(&b->arrived, c);
+    }
+}
+
+static void arrive_run(struct loop_task *t)
+{
+    struct call *c = owner_of(t, struct call, task);
+    call_arrive(c->broker, c);
+}
+
+void broker_submit(struct broker *b, struct call *c)
+{
+    must(c->state == CALL_STATE_IDLE || c->state == CALL_STATE_DONE);
+    must(c->home != NULL && c->done != NULL && !c->cancel_pending);
+    c->broker = b;
+    c->cancelled = c->done_held = false;
+    if (c->home == b->loop) {
+        call_arrive(b, c);
+        return;
+    }
+    c->state = CALL_STATE_COMING;
+    c->task.run = arrive_run;
+    loop_post(b->loop, &c->task);
+}
+
+/* On the group's loop: nobody waits for this call any more. */
+static void call_abandon(struct broker *b, struct call *c)
+{
+    switch (c->state) {
+    case CALL_STATE_ARRIVED:
+    case CALL_STATE_QUEUED:
+    case CALL_STATE_PARKED:
+        call_unlist(b, c);
+        answer_finish(b, c, CALL_CANCELLED);
+        inbox_kick(b);
+        return;
+    case CALL_STATE_PROPOSED:
+        c->gone = true;
+        return;
+    default:
+        must(c->state == CALL_STATE_DONE);
+    }
+}
+
+static void cancel_home_run(struct loop_task *t)
+{
+    struct call *c = owner_of(t, struct call, cancel_task);
+    c->cancel_pending = false;
+    if (c->done_held) c->done(c);
+}
+
+static void cancel_run(struct loop_task *t)
+{
+    struct call *c = owner_of(t, struct call, cancel_task);
+    struct loop *home = c->home;
+    call_abandon(c->broker, c);
+    c->cancel_task.run = cancel_home_run;
+    loop_post(home, &c->cancel_task);
+}
+
+void broker_cancel(struct broker *b, struct call *c)
+{
+    must(c->broker == b);
+    if (c->cancelled) return;
+    c->cancelled = true;
+    if (c->home == b->loop) {
+        call_abandon(b, c);
+        return;
+    }
+    c->cancel_pending = true;
+    c->cancel_task.run = cancel_run;
+    loop_post(b->loop, &c->cancel_task);
+}
+
+/* A call in the log whose time is up leaves its slot; the entry goes its way without it. */
+static void proposed_expire(struct broker *b, struct call *c)
+{
+    /* Claims of an autoAck pop cannot be handed back: it waits for its entry, whose outcome is near or never. */
+    bool keeps = c->kind == CALL_POP && c->pop.auto_ack && !b->stopping;
+    if (!c->late || keeps) {
+        c->late = true;
+        heap_put(&b->deadlines, &c->due, b->mono_us + PROPOSED_GRACE_US, c->arrival);
+        return;
+    }
+    struct flight_slot *s = &c->flight->slots[c->slot];
+    must(s->call == c);
+    s->call = NULL;
+    if (c->kind == CALL_POP) {
+        s->orphan_pop = !c->pop.auto_ack;
+        s->lease = c->pop.lease_id;
+        parked_pop_drop(b, c);
+    }
+    answer_finish(b, c, c->gone ? CALL_CANCELLED : CALL_TIMEOUT);
+}
+
+static void call_expire(struct broker *b, struct call *c)
+{
+    if (c->state == CALL_STATE_PROPOSED) {
+        proposed_expire(b, c);
+        return;
+    }
+    call_unlist(b, c);
+    if (c->kind == CALL_POP) {
+        answer_empty(b, c);
+    } else {
+        answer_finish(b, c, CALL_TIMEOUT);
+    }
+}
+
+void inbox_deadline_fire(struct loop_timer *t)
+{
+    struct broker *b = owner_of(t, struct broker, deadline_timer);
+    b->deadline_timer_us = 0;
+    inbox_clock(b);
+    struct heap_node *n;
+    while ((n = heap_min(&b->deadlines)) != NULL && n->key <= b->mono_us) {
+        heap_remove(&b->deadlines, n);
+        call_expire(b, owner_of(n, struct call, due));
+    }
+}
+
+/* The timer may be set too early (its call was answered): it then only sets itself anew. */
+void inbox_deadlines_arm(struct broker *b)
+{
+    struct heap_node *n = heap_min(&b->deadlines);
+    if (n == NULL || (b->deadline_timer_us != 0 && b->deadline_timer_us <= n->key)) return;
+    b->deadline_timer_us = n->key;
+    loop_timer_set(b->loop, &b->deadline_timer, n->key);
+}
+
+void inbox_turn(struct broker *b)
+{
+    struct call *c;
+    while ((c = b->arrived.first) != NULL) {
+        call_list_remove(c);
+        if (c->kind == CALL_READ) {
+            c->read(c, b->engine, b->now);
+            answer_finish(b, c, CALL_OK);
+        } else {
+            parked_pop_arrive(b, c);
+        }
+    }
+}
+
+/* Stopping, or leadership lost. The deadlines' heap holds every call that is not answered. */
+void inbox_end(struct broker *b, enum call_outcome of_queued, enum call_outcome of_proposed)
+{
+    uint32_t count = b->deadlines.count;
+    struct call **calls = malloc((count + 1) * sizeof calls[0]);
+    must(calls != NULL);
+    for (uint32_t i = 0; i < count; i++) calls[i] = owner_of(b->deadlines.nodes[i], struct call, due);
+    for (uint32_t i = 0; i < count; i++) {
+        struct call *c = calls[i];
+        if (c->state == CALL_STATE_PROPOSED) {
+            if (of_proposed == CALL_OK) continue;
+            c->flight->slots[c->slot].call = NULL;
+            if (c->kind == CALL_POP) parked_pop_drop(b, c);
+            answer_finish(b, c, of_proposed);
+        } else if (c->kind == CALL_POP && b->stopping) {
+            call_unlist(b, c);
+            answer_empty(b, c);
+        } else if (of_queued != CALL_OK) {
+            call_unlist(b, c);
+            answer_finish(b, c, of_queued);
+        }
+    }
+    free(calls);
+}

@@ -1,0 +1,153 @@
+/* What goes on behind the calls: changed rows to the store, the log trimmed, memory given back.
+ *
+ *   applied -> [about CUT_ROWS rows changed, or the cadence] cut -> store thread writes -> engine_cut_stored
+ *                                                 the cadence: with a flush -> replica_stored: log segments nobody wants go
+ *
+ * The cadence is durable_every_ms after the first change that is not durable, or durable_every_bytes of log. At most
+ * CUTS_WAITING_MAX batches wait for the store; when it stays behind by 4 x durable_every_bytes of log, pushes are refused until it
+ * has caught up: the log never grows without end. Nothing applied, nothing done: an idle broker sets no timer.
+ *
+ * Failure: the store's `failed` ends the process (broker.c). */
+#include "base/crash_point.h"
+#include "base/logger.h"
+#include "broker/broker_internal.h"
+
+enum { BEHIND_FACTOR = 4 };
+
+static void row_put(void *ctx, struct slice key, struct slice value)
+{
+    store_batch_put(ctx, key, value);
+}
+
+static void row_delete(void *ctx, struct slice key)
+{
+    store_batch_delete(ctx, key);
+}
+
+static void row_delete_range(void *ctx, struct slice from, struct slice to)
+{
+    store_batch_delete_range(ctx, from, to);
+}
+
+static bool segment_wanted(void *ctx, uint64_t first_pos, uint64_t end_pos)
+{
+    struct broker *b = ctx;
+    must(first_pos < end_pos);
+    uint64_t bytes = b->config.segment_bytes;
+    for (uint64_t at = first_pos / bytes; at <= (end_pos - 1) / bytes; at++) {
+        if (engine_segment_live(b->engine, at) > 0) return true;
+    }
+    return false;
+}
+
+static void behind_set(struct broker *b)
+{
+    uint64_t gap = log_end_pos(replica_log(b->replica)) - b->keeper.durable_pos;
+    bool behind = gap > BEHIND_FACTOR * b->config.durable_every_bytes;
+    if (behind == b->keeper.behind) return;
+    b->keeper.behind = behind;
+    if (behind) log_warn("the store is behind: %llu bytes of log are not in it yet; pushes are refused until it caught up",
+                         (unsigned long long)gap);
+    if (!behind) log_info("the store caught up");
+}
+
+static void cut_written(void *ctx, struct store_mark mark)
+{
+    struct broker *b = ctx;
+    must(b->keeper.cuts_waiting > 0);
+    b->keeper.cuts_waiting--;
+    engine_cut_stored(b->engine, mark.index);
+    inbox_kick(b);
+}
+
+static void cut_flushed(void *ctx, struct store_mark mark)
+{
+    struct broker *b = ctx;
+    struct keeper *k = &b->keeper;
+    k->flush_waiting = false;
+    k->durable_index = mark.index;
+    k->durable_pos = k->flush_pos;
+    replica_stored(b->replica, mark.index, segment_wanted, b);
+    log_idle(replica_log(b->replica));
+    behind_set(b);
+    inbox_kick(b);
+}
+
+static void cut_submit(struct broker *b, bool flush)
+{
+    struct keeper *k = &b->keeper;
+    crash_point("cut-before");
+    struct store_batch *batch = store_batch_new(b->store);
+    struct engine_rows rows = {.ctx = batch, .put = row_put, .delete = row_delete, .delete_range = row_delete_range};
+    engine_cut(b->engine, &rows);
+    uint64_t index = engine_applied_index(b->engine);
+    struct store_mark mark = {
+        .index = index, .term = k->applied_term, .scan_pos = replica_scan_pos(b->replica, index)};
+    k->cut_index = index;
+    k->cuts_waiting++;
+    if (flush) {
+        k->flush_index = index;
+        k->flush_pos = log_end_pos(replica_log(b->replica));
+        k->flush_waiting = true;
+        k->unflushed_since_us = 0;
+    }
+    store_submit(b->store, batch, mark, flush, b, cut_written, flush ? cut_flushed : NULL);
+}
+
+static int64_t flush_due_us(const struct broker *b)
+{
+    return b->keeper.unflushed_since_us + (int64_t)b->config.durable_every_ms * 1000;
+}
+
+static void timer_arm(struct broker *b)
+{
+    struct keeper *k = &b->keeper;
+    int64_t at_us = k->idle_at_us;
+    if (k->unflushed_since_us != 0 && !k->flush_waiting && (at_us == 0 || flush_due_us(b) < at_us)) at_us = flush_due_us(b);
+    if (at_us == 0 || (heap_holds(&k->timer.node) && k->timer.node.key <= at_us)) return;
+    loop_timer_set(b->loop, &k->timer, at_us);
+}
+
+void keeper_fire(struct loop_timer *t)
+{
+    struct broker *b = owner_of(t, struct broker, keeper.timer);
+    struct keeper *k = &b->keeper;
+    inbox_clock(b);
+    if (k->idle_at_us != 0 && b->mono_us >= k->idle_at_us) {
+        k->idle_at_us = 0;
+        log_idle(replica_log(b->replica));
+    }
+    /* the turn that follows cuts and sets the timer again */
+}
+
+static bool flush_due(const struct broker *b)
+{
+    const struct keeper *k = &b->keeper;
+    if (k->unflushed_since_us == 0 || k->flush_waiting) return false;
+    if (b->stopping || b->mono_us >= flush_due_us(b)) return true;
+    return log_end_pos(replica_log(b->replica)) - k->flush_pos >= b->config.durable_every_bytes;
+}
+
+bool keeper_turn(struct broker *b)
+{
+    struct keeper *k = &b->keeper;
+    if (b->housekeeping) b->housekeeping = engine_housekeep(b->engine);
+    uint64_t applied = engine_applied_index(b->engine);
+    if (applied > k->flush_index) {
+        if (k->unflushed_since_us == 0) k->unflushed_since_us = b->mono_us;
+        if (applied > k->seen_index) k->idle_at_us = b->mono_us + CACHE_AGE_US + 1000000;
+        if (applied > k->seen_index) behind_set(b);
+        k->seen_index = applied;
+        bool flush = flush_due(b);
+        bool cut = flush || (applied > k->cut_index && engine_cut_size(b->engine) >= CUT_ROWS);
+        if (cut && k->cuts_waiting < CUTS_WAITING_MAX) cut_submit(b, flush);
+    }
+    timer_arm(b);
+    return b->housekeeping;
+}
+
+bool keeper_settled(struct broker *b)
+{
+    const struct keeper *k = &b->keeper;
+    return k->cuts_waiting == 0 && !k->flush_waiting && k->durable_index >= engine_applied_index(b->engine);
+}

@@ -1,0 +1,671 @@
+/* Parked callers: long polls that wait for a lane.
+ *
+ *   queue_wait (tenant, queue) -> group_wait (group) -> parked: callers of any lane, oldest first
+ *                                                    -> lane_wait (partition) -> parked: callers pinned to it
+ *
+ * A caller is granted a pop (it goes into the next entry) only for a lane that is claimable and not already promised to a pop on its
+ * way: lanes_in_flight counts the promised ones. It is woken by
+ *   - a push in the entry being gathered that arms a lane: the pop is placed right behind it (hand-off in one commit),
+ *   - the engine's `ready` after an entry: exactly as many callers as lanes,
+ *   - time: one timer at the earliest lease end or delay of the groups that have parked callers,
+ *   - another pop that came back and left lanes.
+ *
+ * A granted pop that comes back empty parks again in its old place. That alone is no reason to grant again (a forecast may be too
+ * hopeful): only a new event or time is, so nothing can go round in circles.
+ *
+ * Groups the engine does not know yet (pinned callers of a new group, callers of a deleted queue) wait under their names; a push to
+ * their lane serves them. A lane whose messages are still hidden by a delay is then looked at once a second while that can matter.
+ *
+ * Cost: a call is its own list node; nothing walks over all parked callers, but once when their queue is deleted or the broker stops. */
+#include <stdlib.h>
+
+#include "base/hash.h"
+#include "broker/broker_internal.h"
+
+enum { WATCH_US = 1000000, FUTILE_US = 10000, FUTILE_US_MAX = 1000000, GRANTS_A_TURN_MAX = BATCH_COMMANDS_MAX };
+
+/* ---- finding and making ------------------------------------------------------------------------------------------ */
+
+static uint64_t queue_hash(struct uuid tenant, struct slice queue)
+{
+    return hash64(queue, hash64(slice_make(tenant.bytes, sizeof tenant.bytes), 0));
+}
+
+static struct queue_wait *queue_find(const struct parked *p, uint64_t hash, struct uuid tenant, struct slice queue)
+{
+    struct hash_node *n = hash_table_find(&p->queues, hash);
+    for (; n != NULL; n = hash_table_again(n)) {
+        struct queue_wait *q = owner_of(n, struct queue_wait, node);
+        if (uuid_equal(q->tenant, tenant) && slice_equal(q->name, queue)) return q;
+    }
+    return NULL;
+}
+
+/* A zeroed record with a copy of a name behind it. */
+static void *record_new(size_t bytes, struct slice name, struct slice *copy)
+{
+    char *r = calloc(1, bytes + name.len);
+    must(r != NULL);
+    if (name.len > 0) memcpy(r + bytes, name.at, name.len);
+    *copy = slice_make(r + bytes, name.len);
+    return r;
+}
+
+static struct queue_wait *queue_get(struct parked *p, struct uuid tenant, struct slice queue)
+{
+    uint64_t hash = queue_hash(tenant, queue);
+    struct queue_wait *q = queue_find(p, hash, tenant, queue);
+    if (q != NULL) return q;
+    struct slice name;
+    q = record_new(sizeof *q, queue, &name);
+    q->tenant = tenant;
+    q->name = name;
+    hash_table_put(&p->queues, &q->node, hash);
+    return q;
+}
+
+static struct group_wait *group_get(struct broker *b, const struct pop_command *pop)
+{
+    struct parked *p = &b->parked;
+    struct queue_wait *q = queue_get(p, pop->tenant, pop->queue);
+    uint64_t hash = hash64(pop->group, q->node.hash);
+    struct hash_node *n = hash_table_find(&p->groups_by_name, hash);
+    for (; n != NULL; n = hash_table_again(n)) {
+        struct group_wait *w = owner_of(n, struct group_wait, by_name);
+        if (w->queue == q && slice_equal(w->name, pop->group)) return w;
+    }
+    struct slice name;
+    struct group_wait *w = record_new(sizeof *w, pop->group, &name);
+    w->name = name;
+    w->queue = q;
+    w->id = ++p->group_ids;
+    w->queue_next = q->groups;
+    if (q->groups != NULL) q->groups->queue_previous = w;
+    q->groups = w;
+    hash_table_put(&p->groups_by_name, &w->by_name, hash);
+    return w;
+}
+
+static uint64_t lane_hash(const struct group_wait *w, struct slice partition)
+{
+    return hash64(partition, w->id);
+}
+
+static struct lane_wait *lane_find(const struct parked *p, const struct group_wait *w, struct slice partition)
+{
+    struct hash_node *n = hash_table_find(&p->lanes, lane_hash(w, partition));
+    for (; n != NULL; n = hash_table_again(n)) {
+        struct lane_wait *l = owner_of(n, struct lane_wait, node);
+        if (l->group == w && slice_equal(l->name, partition)) return l;
+    }
+    return NULL;
+}
+
+static void lane_link(struct group_wait *w, struct lane_wait *l)
+{
+    l->next = NULL;
+    l->previous = w->lanes_last;
+    if (w->lanes_last != NULL) {
+        w->lanes_last->next = l;
+    } else {
+        w->lanes_first = l;
+    }
+    w->lanes_last = l;
+    w->lane_count++;
+}
+
+static void lane_unlink(struct group_wait *w, struct lane_wait *l)
+{
+    if (l->previous != NULL) {
+        l->previous->next = l->next;
+    } else {
+        w->lanes_first = l->next;
+    }
+    if (l->next != NULL) {
+        l->next->previous = l->previous;
+    } else {
+        w->lanes_last = l->previous;
+    }
+    w->lane_count--;
+}
+
+static struct lane_wait *lane_get(struct parked *p, struct group_wait *w, struct slice partition)
+{
+    struct lane_wait *l = lane_find(p, w, partition);
+    if (l != NULL) return l;
+    struct slice name;
+    l = record_new(sizeof *l, partition, &name);
+    l->group = w;
+    l->name = name;
+    hash_table_put(&p->lanes, &l->node, lane_hash(w, partition));
+    lane_link(w, l);
+    return l;
+}
+
+/* Gone when nothing holds it any more. */
+static void lane_release(struct parked *p, struct lane_wait *l)
+{
+    if (l == NULL || l->dirty || l->pops_in_flight > 0 || l->parked.count > 0) return;
+    lane_unlink(l->group, l);
+    hash_table_remove(&p->lanes, &l->node);
+    free(l);
+}
+
+static void group_number_set(struct parked *p, struct group_wait *w, uint32_t number)
+{
+    if (w->number == number) return;
+    if (w->number != 0) hash_table_remove(&p->groups_by_number, &w->by_number);
+    w->number = number;
+    if (number != 0) hash_table_put(&p->groups_by_number, &w->by_number, number);
+}
+
+static void group_release(struct parked *p, struct group_wait *w)
+{
+    if (w->dirty || w->refs > 0 || w->pops_in_flight > 0 || w->parked_count > 0 || w->lane_count > 0) return;
+    struct queue_wait *q = w->queue;
+    group_number_set(p, w, 0);
+    heap_remove(&p->due, &w->due);
+    hash_table_remove(&p->groups_by_name, &w->by_name);
+    if (w->queue_previous != NULL) {
+        w->queue_previous->queue_next = w->queue_next;
+    } else {
+        q->groups = w->queue_next;
+    }
+    if (w->queue_next != NULL) w->queue_next->queue_previous = w->queue_previous;
+    free(w);
+    if (q->groups != NULL) return;
+    hash_table_remove(&p->queues, &q->node);
+    free(q);
+}
+
+static void group_resolve(struct broker *b, struct group_wait *w)
+{
+    if (w->number != 0) return;
+    group_number_set(&b->parked, w, engine_group_find(b->engine, w->queue->tenant, w->queue->name, w->name));
+}
+
+static void group_mark(struct parked *p, struct group_wait *w, uint8_t reasons)
+{
+    w->reasons |= reasons;
+    if (w->dirty) return;
+    w->dirty = true;
+    w->dirty_next = p->dirty_groups;
+    p->dirty_groups = w;
+}
+
+static void lane_mark(struct parked *p, struct lane_wait *l)
+{
+    if (l->dirty) return;
+    l->dirty = true;
+    l->dirty_next = p->dirty_lanes;
+    p->dirty_lanes = l;
+}
+
+/* ---- one caller --------------------------------------------------------------------------------------------------- */
+
+static uint32_t pop_lanes(const struct pop_command *p)
+{
+    if (p->scope == POP_PARTITION) return 1;
+    return p->batch < p->partitions ? p->batch : p->partitions;
+}
+
+static void pop_choose(struct broker *b, struct call *c)
+{
+    if (c->choose_batch) c->pop.batch = 0;
+    if (c->choose_partitions) c->pop.partitions = 0;
+    if (c->choose_batch || c->choose_partitions) {
+        engine_autopilot(b->engine, &c->pop, c->choose_batch, c->choose_partitions, b->now);
+    }
+    must(c->pop.batch > 0 && c->pop.partitions > 0 && c->pop.partitions <= POP_PARTITIONS_MAX);
+}
+
+/* Into the next entry, with `lanes` promised. */
+static void pop_grant(struct broker *b, struct call *c, uint32_t lanes)
+{
+    c->lanes = lanes;
+    c->group->lanes_in_flight += lanes;
+    c->group->pops_in_flight++;
+    if (c->lane != NULL) c->lane->pops_in_flight++;
+    inbox_queue(b, c);
+}
+
+static void pop_return(struct broker *b, struct call *c)
+{
+    struct group_wait *w = c->group;
+    must(w->pops_in_flight > 0 && w->lanes_in_flight >= c->lanes);
+    w->pops_in_flight--;
+    w->lanes_in_flight -= c->lanes;
+    if (c->lane != NULL) {
+        must(c->lane->pops_in_flight > 0);
+        c->lane->pops_in_flight--;
+        lane_mark(&b->parked, c->lane); /* released or looked at in the turn */
+    }
+}
+
+void parked_pop_settle(struct broker *b, struct call *c, bool claimed)
+{
+    struct group_wait *w = c->group;
+    if (w == NULL) return;
+    pop_return(b, c);
+    if (claimed) {
+        w->futile = 0;
+    } else if (c->lanes > 0) {
+        w->futile++;
+    }
+    c->lanes = 0;
+    group_resolve(b, w);
+    group_mark(&b->parked, w, WAKE_RETURNED);
+}
+
+void parked_pop_drop(struct broker *b, struct call *c)
+{
+    struct group_wait *w = c->group;
+    if (w == NULL) return;
+    pop_return(b, c);
+    c->lanes = 0;
+    c->group = NULL;
+    c->lane = NULL;
+    group_mark(&b->parked, w, WAKE_READY);
+}
+
+/* A caller whose group does not exist waits as one who subscribed now: what is pushed while it waits is for it. */
+static void pop_from_now(struct pop_command *p, int64_t wall_us)
+{
+    if (p->mode != SUBSCRIBE_NEW || slice_is(p->group, QUEUE_MODE_GROUP)) return;
+    p->mode = SUBSCRIBE_FROM;
+    p->from_us = wall_us;
+}
+
+/* How long messages of the queue may be hidden by time. */
+static int64_t queue_hides_us(struct broker *b, const struct queue_wait *q)
+{
+    struct queue_view v;
+    if (!engine_queue_get(b->engine, q->tenant, q->name, &v)) return 0;
+    int32_t delay_s = v.options->numbers[OPTION_DELAYED_PROCESSING], window_s = v.options->numbers[OPTION_WINDOW_BUFFER];
+    return (int64_t)(delay_s > window_s ? delay_s : window_s) * 1000000;
+}
+
+void parked_park(struct broker *b, struct call *c)
+{
+    struct parked *p = &b->parked;
+    struct group_wait *w = c->group;
+    must(w != NULL && c->list == NULL && c->lanes == 0);
+    if (p->count >= PARKED_POLLS_MAX) {
+        c->retry_after_s = admission_retry_after(b);
+        group_mark(p, w, 0);
+        answer_finish(b, c, CALL_OVERLOADED);
+        return;
+    }
+    group_resolve(b, w);
+    if (w->number == 0) {
+        pop_from_now(&c->pop, b->now.wall_us);
+        if (w->watch_until_us < b->mono_us) {
+            int64_t hides_us = queue_hides_us(b, w->queue);
+            if (hides_us > 0) w->watch_until_us = b->mono_us + hides_us + WATCH_US;
+        }
+    }
+    c->state = CALL_STATE_PARKED;
+    call_list_put_ordered(c->lane != NULL ? &c->lane->parked : &w->parked, c);
+    if (c->lane == NULL) w->parked_lanes += pop_lanes(&c->pop);
+    w->parked_count++;
+    p->count++;
+    group_mark(p, w, 0);
+}
+
+/* Out of the list; the group stays at least until its next look. */
+static void parked_take(struct broker *b, struct call *c)
+{
+    struct group_wait *w = c->group;
+    must(c->state == CALL_STATE_PARKED && w->parked_count > 0 && b->parked.count > 0);
+    call_list_remove(c);
+    if (c->lane == NULL) {
+        must(w->parked_lanes >= pop_lanes(&c->pop));
+        w->parked_lanes -= pop_lanes(&c->pop);
+    }
+    w->parked_count--;
+    b->parked.count--;
+}
+
+void parked_unpark(struct broker *b, struct call *c)
+{
+    parked_take(b, c);
+    if (c->lane != NULL) lane_mark(&b->parked, c->lane);
+    group_mark(&b->parked, c->group, 0);
+    c->group = NULL;
+    c->lane = NULL;
+}
+
+/* Is there a lane for this newcomer that nobody else was promised? */
+static bool pop_has_lane(struct broker *b, const struct call *c)
+{
+    const struct group_wait *w = c->group;
+    if (c->lane != NULL) return c->lane->pops_in_flight == 0 && c->lane->parked.count == 0;
+    if (w->number == 0) return true;
+    if (w->parked.count > 0) return false;
+    uint32_t limit = w->lanes_in_flight + pop_lanes(&c->pop);
+    return engine_group_ready(b->engine, w->number, b->now, limit) > w->lanes_in_flight;
+}
+
+void parked_pop_arrive(struct broker *b, struct call *c)
+{
+    pop_choose(b, c);
+    if (c->pop.scope == POP_DISCOVERY) {
+        if (engine_pop_forecast(b->engine, &c->pop, b->now) == POP_NOTHING) {
+            answer_empty(b, c);
+        } else {
+            inbox_queue(b, c);
+        }
+        return;
+    }
+    struct group_wait *w = group_get(b, &c->pop);
+    group_resolve(b, w);
+    c->group = w;
+    if (c->pop.scope == POP_PARTITION) {
+        c->lane = lane_get(&b->parked, w, c->pop.partition);
+        pop_from_now(&c->pop, b->now.wall_us);
+    }
+    enum pop_forecast f = engine_pop_forecast(b->engine, &c->pop, b->now);
+    if (f == POP_REGISTERS) {
+        pop_grant(b, c, 0);
+    } else if (f == POP_CLAIMABLE && (!c->wait || pop_has_lane(b, c))) {
+        pop_grant(b, c, pop_lanes(&c->pop));
+    } else if (c->wait) {
+        parked_park(b, c);
+        if (f == POP_CLAIMABLE && c->state == CALL_STATE_PARKED) group_mark(&b->parked, w, WAKE_READY);
+    } else {
+        struct lane_wait *l = c->lane;
+        c->group = NULL;
+        c->lane = NULL;
+        lane_release(&b->parked, l);
+        group_release(&b->parked, w);
+        answer_empty(b, c);
+    }
+}
+
+/* ---- hand-off ----------------------------------------------------------------------------------------------------- */
+
+static bool lane_is_armed(const struct parked *p, uint64_t key)
+{
+    return hash_table_find(&p->armed, key) != NULL;
+}
+
+static void lane_arm(struct parked *p, struct flight *f, uint64_t key)
+{
+    struct armed_lane *a = calloc(1, sizeof *a);
+    must(a != NULL);
+    hash_table_put(&p->armed, &a->node, key);
+    a->next = f->armed;
+    f->armed = a;
+}
+
+static void group_touch(struct flight *f, struct group_wait *w)
+{
+    if (w->touched_by == f) return;
+    if (f->touched_count == f->touched_cap) {
+        f->touched_cap = f->touched_cap == 0 ? 16 : f->touched_cap * 2;
+        f->touched = realloc(f->touched, f->touched_cap * sizeof f->touched[0]);
+        must(f->touched != NULL);
+    }
+    f->touched[f->touched_count++] = w;
+    w->touched_by = f;
+    w->refs++;
+}
+
+void parked_push(struct broker *b, struct flight *f, struct uuid tenant, struct slice queue, struct slice partition,
+                 bool (*place)(struct broker *b, struct flight *f, struct call *c))
+{
+    struct parked *p = &b->parked;
+    struct queue_wait *q = queue_find(p, queue_hash(tenant, queue), tenant, queue);
+    if (q == NULL) return;
+    for (struct group_wait *w = q->groups; w != NULL; w = w->queue_next) {
+        if (w->parked_count == 0) continue;
+        group_touch(f, w);
+        struct lane_wait *l = w->lane_count == 0 ? NULL : lane_find(p, w, partition);
+        struct call *c = l != NULL ? l->parked.first : NULL;
+        if (c == NULL) c = w->parked.first;
+        if (c == NULL) continue;
+        uint64_t key = lane_hash(w, partition);
+        if (lane_is_armed(p, key)) continue;
+        if (w->number != 0 && !engine_push_arms(b->engine, w->number, partition, b->now)) continue;
+        parked_take(b, c);
+        pop_choose(b, c);
+        if (!place(b, f, c)) {
+            c->state = CALL_STATE_IDLE;
+            parked_park(b, c);
+            return;
+        }
+        c->lanes = 0; /* its lane is not one of those claimable now */
+        w->pops_in_flight++;
+        if (c->lane != NULL) c->lane->pops_in_flight++;
+        lane_arm(p, f, key);
+    }
+}
+
+void parked_flight_applied(struct broker *b, struct flight *f)
+{
+    struct parked *p = &b->parked;
+    for (uint32_t i = 0; i < f->touched_count; i++) {
+        struct group_wait *w = f->touched[i];
+        w->refs--;
+        if (w->touched_by == f) w->touched_by = NULL;
+        if (w->number == 0) {
+            int64_t hides_us = queue_hides_us(b, w->queue);
+            if (hides_us > 0) w->watch_until_us = b->mono_us + hides_us + WATCH_US;
+        }
+        group_mark(p, w, w->number == 0 ? WAKE_DUE : 0);
+    }
+    f->touched_count = 0;
+    while (f->armed != NULL) {
+        struct armed_lane *a = f->armed;
+        f->armed = a->next;
+        hash_table_remove(&p->armed, &a->node);
+        free(a);
+    }
+}
+
+/* ---- waking ------------------------------------------------------------------------------------------------------- */
+
+void parked_lane_ready(struct broker *b, uint32_t group_number, struct slice partition)
+{
+    struct parked *p = &b->parked;
+    struct hash_node *n = hash_table_find(&p->groups_by_number, group_number);
+    if (n == NULL) return;
+    struct group_wait *w = owner_of(n, struct group_wait, by_number);
+    w->futile = 0;
+    group_mark(p, w, WAKE_READY);
+    if (w->lane_count == 0) return;
+    struct lane_wait *l = lane_find(p, w, partition);
+    if (l != NULL) lane_mark(p, l);
+}
+
+/* Deleting took the group's number; its callers go on waiting under the queue's name. */
+void parked_queue_deleted(struct broker *b, struct uuid tenant, struct slice queue, int64_t wall_us)
+{
+    struct queue_wait *q = queue_find(&b->parked, queue_hash(tenant, queue), tenant, queue);
+    if (q == NULL) return;
+    for (struct group_wait *w = q->groups; w != NULL; w = w->queue_next) {
+        group_number_set(&b->parked, w, 0);
+        for (struct call *c = w->parked.first; c != NULL; c = c->next) pop_from_now(&c->pop, wall_us);
+        group_mark(&b->parked, w, 0);
+    }
+}
+
+void parked_queue_changed(struct broker *b, struct uuid tenant, struct slice queue)
+{
+    struct queue_wait *q = queue_find(&b->parked, queue_hash(tenant, queue), tenant, queue);
+    if (q == NULL) return;
+    for (struct group_wait *w = q->groups; w != NULL; w = w->queue_next) group_mark(&b->parked, w, WAKE_DUE);
+}
+
+static void lane_serve(struct broker *b, struct lane_wait *l)
+{
+    struct call *c = l->parked.first;
+    if (c != NULL && l->pops_in_flight == 0) {
+        enum pop_forecast f = engine_pop_forecast(b->engine, &c->pop, b->now);
+        if (f != POP_NOTHING) {
+            parked_take(b, c);
+            pop_grant(b, c, f == POP_CLAIMABLE ? 1 : 0);
+        }
+    }
+    lane_release(&b->parked, l);
+}
+
+/* Pinned callers after a time event: which lane it was is not known. Bounded a turn; false when some are left. */
+static bool group_check_lanes(struct broker *b, struct group_wait *w)
+{
+    if (w->lanes_unchecked > w->lane_count) w->lanes_unchecked = w->lane_count;
+    for (uint32_t i = 0; w->lanes_unchecked > 0 && w->lanes_first != NULL; i++) {
+        if (i == LANE_CHECKS_A_TURN_MAX) return false;
+        w->lanes_unchecked--;
+        struct lane_wait *l = w->lanes_first;
+        lane_unlink(w, l);
+        lane_link(w, l);
+        lane_serve(b, l);
+    }
+    return true;
+}
+
+/* The engine does not know the group: one caller makes it known, if a message is there for it. */
+static void group_grant_first(struct broker *b, struct group_wait *w)
+{
+    struct call *c = w->parked.first;
+    struct queue_view v;
+    if (w->pops_in_flight > 0 || !engine_queue_get(b->engine, w->queue->tenant, w->queue->name, &v)) return;
+    if (engine_pop_forecast(b->engine, &c->pop, b->now) == POP_NOTHING) return;
+    parked_take(b, c);
+    pop_grant(b, c, pop_lanes(&c->pop));
+}
+
+static void group_grant(struct broker *b, struct group_wait *w)
+{
+    if (w->parked.first == NULL) return;
+    if (w->number == 0) {
+        group_grant_first(b, w);
+        return;
+    }
+    uint64_t wanted = w->parked_lanes < GRANTS_A_TURN_MAX ? w->parked_lanes : GRANTS_A_TURN_MAX;
+    uint32_t limit = w->lanes_in_flight + (uint32_t)wanted;
+    uint32_t ready = engine_group_ready(b->engine, w->number, b->now, limit);
+    while (ready > w->lanes_in_flight && w->parked.first != NULL) {
+        struct call *c = w->parked.first;
+        parked_take(b, c);
+        pop_grant(b, c, pop_lanes(&c->pop));
+    }
+}
+
+/* The next look because of time alone. */
+static void group_due_set(struct broker *b, struct group_wait *w)
+{
+    struct parked *p = &b->parked;
+    int64_t in_us = -1;
+    if (w->parked_count > 0 && w->number != 0) in_us = engine_group_due_us(b->engine, w->number, b->now);
+    if (w->parked_count > 0 && w->number == 0 && b->mono_us < w->watch_until_us) in_us = WATCH_US;
+    if (in_us == 0 && w->pops_in_flight > 0) in_us = -1; /* looked at again when they are back */
+    if (in_us < 0) {
+        heap_remove(&p->due, &w->due);
+        return;
+    }
+    int64_t least_us = FUTILE_US << (w->futile < 7 ? w->futile : 7);
+    if (least_us > FUTILE_US_MAX) least_us = FUTILE_US_MAX;
+    if ((in_us == 0 || w->futile > 0) && in_us < least_us) in_us = least_us;
+    heap_put(&p->due, &w->due, b->mono_us + in_us, w->id);
+}
+
+/* True when lanes are left to look at. */
+static bool group_serve(struct broker *b, struct group_wait *w)
+{
+    uint8_t reasons = w->reasons;
+    w->reasons = 0;
+    bool checked = true;
+    if (w->parked_count > 0) {
+        group_resolve(b, w);
+        if ((reasons & WAKE_DUE) != 0) {
+            if (w->lanes_unchecked == 0) w->lanes_unchecked = w->lane_count;
+            checked = group_check_lanes(b, w);
+        }
+        bool vain = reasons == WAKE_RETURNED && w->futile > 0;
+        if (reasons != 0 && !vain) group_grant(b, w);
+    }
+    group_due_set(b, w);
+    return !checked;
+}
+
+static void due_arm(struct broker *b)
+{
+    struct parked *p = &b->parked;
+    struct heap_node *n = heap_min(&p->due);
+    if (n == NULL) {
+        loop_timer_cancel(b->loop, &p->timer);
+    } else if (!heap_holds(&p->timer.node) || p->timer.node.key != n->key) {
+        loop_timer_set(b->loop, &p->timer, n->key);
+    }
+}
+
+void parked_due_fire(struct loop_timer *t)
+{
+    struct broker *b = owner_of(t, struct broker, parked.timer);
+    struct parked *p = &b->parked;
+    inbox_clock(b);
+    struct heap_node *n;
+    while ((n = heap_min(&p->due)) != NULL && n->key <= b->mono_us) {
+        heap_remove(&p->due, n);
+        group_mark(p, owner_of(n, struct group_wait, due), WAKE_DUE);
+    }
+    due_arm(b);
+}
+
+bool parked_turn(struct broker *b)
+{
+    struct parked *p = &b->parked;
+    struct lane_wait *l = p->dirty_lanes;
+    p->dirty_lanes = NULL;
+    while (l != NULL) {
+        struct lane_wait *next = l->dirty_next;
+        l->dirty = false;
+        lane_serve(b, l);
+        l = next;
+    }
+    struct group_wait *w = p->dirty_groups;
+    p->dirty_groups = NULL;
+    bool more = false;
+    while (w != NULL) {
+        struct group_wait *next = w->dirty_next;
+        w->dirty = false;
+        if (group_serve(b, w)) {
+            group_mark(p, w, WAKE_DUE);
+            more = true;
+        }
+        group_release(p, w);
+        w = next;
+    }
+    due_arm(b);
+    return more;
+}
+
+void parked_free(struct broker *b)
+{
+    struct parked *p = &b->parked;
+    must(p->count == 0);
+    bool more = true;
+    while (more && (p->dirty_lanes != NULL || p->dirty_groups != NULL)) {
+        while (p->dirty_lanes != NULL) {
+            struct lane_wait *l = p->dirty_lanes;
+            p->dirty_lanes = l->dirty_next;
+            l->dirty = false;
+            lane_release(p, l);
+        }
+        while (p->dirty_groups != NULL) {
+            struct group_wait *w = p->dirty_groups;
+            p->dirty_groups = w->dirty_next;
+            w->dirty = false;
+            group_release(p, w);
+        }
+    }
+    must(p->queues.count == 0 && p->lanes.count == 0 && p->armed.count == 0);
+    hash_table_free(&p->queues);
+    hash_table_free(&p->groups_by_name);
+    hash_table_free(&p->groups_by_number);
+    hash_table_free(&p->lanes);
+    hash_table_free(&p->armed);
+    heap_free(&p->due);
+}
