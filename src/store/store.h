@@ -2,17 +2,21 @@
  *
  * The raft log is the write-ahead log: RocksDB's own is off. A batch (struct store_batch) is a consistent set of changed rows with
  * the applied index they belong to; the index is a row in the same batch. Batches are written in order by the store thread. A batch is
- * readable at once after it was written (store_scan), durable after the next flush. A crash comes back at the last flushed batch.
+ * readable at once after it was written (store_scan), durable after the next flush. A crash comes back at a flushed batch: the one
+ * whose `flushed` ran, or a later one (RocksDB also flushes by itself when a write buffer is full), never between two.
  *
- *   group thread: store_batch_new, put/delete/delete_range..., store_submit(batch, flush?)
- *   store thread: write -> [flush] -> done callback posted to the loop
+ *   group thread: store_batch_new, put/delete/delete_range..., store_submit(batch, mark, flush?)
+ *   store thread: takes all that waits -> merged writes -> [one flush] -> done callbacks posted to the loop
+ *
+ * Keys: the first byte is the caller's kind of row, 1 to 255; kind 0 holds the store's own rows (mark, format version).
  *
  * Memory is bounded: write buffers and block cache by options. The row cache holds no payloads.
  *
- * Failure: a failed write or flush is final: options.failed (store thread), once, with the reason. Damage found at open is
- * reported with the file's name as RocksDB tells it; the log cannot rebuild what was trimmed, so the node refuses to start.
+ * Failure: a failed write or flush is final: options.failed (store thread), once, with the reason; nothing it covers is reported as
+ * written. Damage found at open is reported with the file's name as RocksDB tells it; the log cannot rebuild what was trimmed, so the
+ * node refuses to start. Every block read is checked against its checksum: damage is an error, never a wrong row.
  *
- * Threads: store_scan and store_get from any thread; the rest from the group thread. */
+ * Threads: store_scan, store_get and store_stats from any thread; the rest from the group thread. */
 #ifndef QUEEN_STORE_STORE_H
 #define QUEEN_STORE_STORE_H
 
@@ -32,21 +36,31 @@ struct store_mark {
 };
 
 struct store_options {
-    const char *dir; /* DATA/store */
+    const char *dir; /* DATA/store; created when missing, its parent must exist */
     struct loop *loop;
-    size_t write_buffer_bytes, block_cache_bytes;
+    size_t write_buffer_bytes; /* of one write buffer, of which there are at most 3; 0 = 16 MiB */
+    size_t block_cache_bytes;  /* 0 = 8 MiB */
     void *ctx;
     void (*failed)(void *ctx, const char *what);
 };
 
+/* A new store has the mark {0, 0, 0}. */
 enum store_status store_open(struct store **out, const struct store_options *o, struct store_mark *mark, struct buf *error);
-void store_close(struct store *s); /* writes what was submitted, flushes, joins */
+/* Writes what was submitted, flushes, joins. Callbacks not yet run are dropped. The loop must not run again after it. */
+void store_close(struct store *s);
 
-/* Rows with from <= key < to in key order until `row` returns false. Returns STORE_DAMAGED/STORE_IO with `error` (may be NULL). */
+/* Rows with from <= key < to in key order until `row` returns false; an empty `from` or `to` is no bound. Sees all that was written
+ * before the call. The slices live until `row` returns. Returns STORE_DAMAGED/STORE_IO with `error` (may be NULL). */
 enum store_status store_scan(struct store *s, struct slice from, struct slice to,
                              bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx, struct buf *error);
 
+/* One row. `found` says whether there is one; its bytes are appended to `out`. */
+enum store_status store_get(struct store *s, struct slice key, struct buf *out, bool *found, struct buf *error);
+
+/* Building a batch costs a copy of its bytes. A batch is one atomic change. A range ends before `to`, which may not be empty.
+ * A batch not submitted is given back with store_batch_drop. */
 struct store_batch *store_batch_new(struct store *s);
+void store_batch_drop(struct store *s, struct store_batch *b);
 void store_batch_put(struct store_batch *b, struct slice key, struct slice value);
 void store_batch_delete(struct store_batch *b, struct slice key);
 void store_batch_delete_range(struct store_batch *b, struct slice from, struct slice to);

@@ -1,0 +1,68 @@
+#include "store/store_inner.h"
+
+static bool text_begins(const char *text, const char *with)
+{
+    return strncmp(text, with, strlen(with)) == 0;
+}
+
+enum store_status store_error(char *text, const char *doing, const char *dir, struct buf *error)
+{
+    must(text != NULL);
+    /* A file that should be there and is not is damage, not a device that fails. */
+    bool io = text_begins(text, "IO error") && strstr(text, "No such file") == NULL;
+    bool locked = io && strstr(text, "lock") != NULL && strstr(text, "LOCK") != NULL;
+    if (error != NULL && locked) {
+        buf_printf(error, "%s: the store is in use by another process (%s)", dir, text);
+    } else if (error != NULL) {
+        buf_printf(error, "%s: %s: %s", dir, doing, text);
+    }
+    rocksdb_free(text);
+    return io ? STORE_IO : STORE_DAMAGED;
+}
+
+static rocksdb_readoptions_t *read_options_new(bool fill_cache)
+{
+    rocksdb_readoptions_t *r = rocksdb_readoptions_create();
+    rocksdb_readoptions_set_verify_checksums(r, 1);
+    rocksdb_readoptions_set_fill_cache(r, fill_cache);
+    return r;
+}
+
+enum store_status store_scan(struct store *s, struct slice from, struct slice to,
+                             bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx, struct buf *error)
+{
+    static const char first_key[] = {STORE_KIND_OWN + 1};
+    if (from.len == 0) from = slice_make(first_key, 1);
+    must(from.at[0] != STORE_KIND_OWN);
+    rocksdb_readoptions_t *r = read_options_new(false);
+    if (to.len > 0) rocksdb_readoptions_set_iterate_upper_bound(r, to.at, to.len);
+    rocksdb_iterator_t *it = rocksdb_create_iterator(store_rocksdb(s), r);
+    for (rocksdb_iter_seek(it, from.at, from.len); rocksdb_iter_valid(it); rocksdb_iter_next(it)) {
+        struct slice key, value;
+        key.at = rocksdb_iter_key(it, &key.len);
+        value.at = rocksdb_iter_value(it, &value.len);
+        if (!row(ctx, key, value)) break;
+    }
+    char *text = NULL;
+    rocksdb_iter_get_error(it, &text);
+    rocksdb_iter_destroy(it);
+    rocksdb_readoptions_destroy(r);
+    return text == NULL ? STORE_OK : store_error(text, "a scan failed", store_dir(s), error);
+}
+
+enum store_status store_get(struct store *s, struct slice key, struct buf *out, bool *found, struct buf *error)
+{
+    must(key.len > 0);
+    char *text = NULL;
+    rocksdb_readoptions_t *r = read_options_new(true);
+    rocksdb_pinnableslice_t *row = rocksdb_get_pinned(store_rocksdb(s), r, key.at, key.len, &text);
+    rocksdb_readoptions_destroy(r);
+    *found = row != NULL;
+    if (row != NULL) {
+        size_t len = 0;
+        const char *at = rocksdb_pinnableslice_value(row, &len);
+        buf_put(out, at, len);
+        rocksdb_pinnableslice_destroy(row);
+    }
+    return text == NULL ? STORE_OK : store_error(text, "a read failed", store_dir(s), error);
+}

@@ -1,0 +1,45 @@
+/* Inside of the store room. */
+#ifndef QUEEN_STORE_STORE_INNER_H
+#define QUEEN_STORE_STORE_INNER_H
+
+#include <rocksdb/c.h>
+
+#include "store/store.h"
+
+/* A batch holds its rows in RocksDB's own form of a write batch (the one of its log and its replication interface), so that the
+ * group thread appends bytes and the store thread hands them over without a call a row:
+ *
+ *   sequence 8 | count 4 | rows:  kind 1 | varint length, key | varint length, value or end of range */
+enum { BATCH_HEAD_BYTES = 12 };
+
+struct store_batch {
+    struct store_batch *next;       /* in the lists of waiting and written ones */
+    struct store_batch *next_flush; /* in the lists of those that asked for a flush */
+    struct buf rows;
+    uint32_t count;
+    struct store_mark mark;
+    bool flush;
+    void *ctx;
+    void (*written)(void *ctx, struct store_mark mark);
+    void (*flushed)(void *ctx, struct store_mark mark);
+};
+
+enum { STORE_FORMAT = 1, STORE_KIND_OWN = 0, MARK_BYTES = 24 };
+
+struct slice store_mark_key(void);
+struct slice store_format_key(void);
+
+void batch_reset(struct store_batch *b);
+void batch_put(struct store_batch *b, struct slice key, struct slice value); /* any kind of key */
+void batch_mark_put(struct store_batch *b);
+void batch_head_put(struct buf *rows, uint32_t count);
+
+rocksdb_options_t *options_new(const struct store_options *o, rocksdb_cache_t **cache, char **error);
+
+/* Turns RocksDB's text into a status and a sentence; frees `text`. */
+enum store_status store_error(char *text, const char *doing, const char *dir, struct buf *error);
+
+rocksdb_t *store_rocksdb(struct store *s);
+const char *store_dir(const struct store *s);
+
+#endif

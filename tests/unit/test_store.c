@@ -1,0 +1,408 @@
+/* The store: rows, order, marks, callbacks, and what a restart finds. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <ftw.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "store/store.h"
+
+enum { WAIT_US_MAX = 20 * 1000 * 1000 };
+
+struct fixture {
+    char top[64], dir[80];
+    struct loop *loop;
+    struct store *store;
+    struct store_mark mark; /* at open */
+    int failures;
+    /* What the callbacks saw. */
+    uint64_t written, flushed;
+    int written_calls, flushed_calls;
+    bool order_broken;
+};
+
+static int unlink_each(const char *path, const struct stat *st, int kind, struct FTW *ftw)
+{
+    (void)st;
+    (void)kind;
+    (void)ftw;
+    return remove(path);
+}
+
+static void on_failed(void *ctx, const char *what)
+{
+    (void)what;
+    ((struct fixture *)ctx)->failures++;
+}
+
+static enum store_status open_try(struct fixture *f, struct buf *error)
+{
+    f->loop = loop_new();
+    assert_non_null(f->loop);
+    struct store_options o = {.dir = f->dir, .loop = f->loop, .write_buffer_bytes = 1 << 20, .ctx = f, .failed = on_failed};
+    return store_open(&f->store, &o, &f->mark, error);
+}
+
+static void open_it(struct fixture *f)
+{
+    struct buf error = {0};
+    enum store_status status = open_try(f, &error);
+    if (status != STORE_OK) fail_msg("%.*s", (int)error.len, error.at);
+    buf_free(&error);
+}
+
+static void close_it(struct fixture *f)
+{
+    store_close(f->store);
+    loop_free(f->loop);
+    f->store = NULL;
+    f->loop = NULL;
+}
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    snprintf(f->top, sizeof f->top, "/tmp/test_store.XXXXXX");
+    assert_non_null(mkdtemp(f->top));
+    snprintf(f->dir, sizeof f->dir, "%s/store", f->top);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    if (f->store != NULL) close_it(f);
+    nftw(f->top, unlink_each, 16, FTW_DEPTH | FTW_PHYS);
+    free(f);
+    return 0;
+}
+
+/* ---- loop until something holds */
+
+struct waiter {
+    struct loop_timer timer;
+    struct loop_hook hook;
+    struct fixture *f;
+    uint64_t written, flushed;
+};
+
+static bool waiter_check(struct loop_hook *hook)
+{
+    struct waiter *w = (struct waiter *)(void *)((char *)hook - offsetof(struct waiter, hook));
+    if (w->f != NULL && w->f->written >= w->written && w->f->flushed >= w->flushed) loop_stop(w->f->loop);
+    return false;
+}
+
+static void waiter_late(struct loop_timer *timer)
+{
+    struct waiter *w = (struct waiter *)(void *)timer;
+    loop_stop(w->f->loop);
+}
+
+/* Runs the loop until the callbacks have seen these marks. */
+static void wait_for(struct fixture *f, uint64_t written, uint64_t flushed)
+{
+    struct waiter *w = calloc(1, sizeof *w);
+    *w = (struct waiter){.f = f, .written = written, .flushed = flushed, .hook.run = waiter_check, .timer.fire = waiter_late};
+    loop_hook_add(f->loop, &w->hook);
+    loop_timer_set(f->loop, &w->timer, clock_mono_us() + WAIT_US_MAX);
+    loop_run(f->loop);
+    loop_timer_cancel(f->loop, &w->timer);
+    assert_true(f->written >= written && f->flushed >= flushed);
+    w->f = NULL; /* the hook stays in the loop, so the memory must */
+}
+
+static void on_written(void *ctx, struct store_mark mark)
+{
+    struct fixture *f = ctx;
+    f->order_broken |= mark.index <= f->written || mark.index <= f->flushed;
+    f->written = mark.index;
+    f->written_calls++;
+}
+
+static void on_flushed(void *ctx, struct store_mark mark)
+{
+    struct fixture *f = ctx;
+    f->order_broken |= mark.index <= f->flushed || mark.index > f->written;
+    f->flushed = mark.index;
+    f->flushed_calls++;
+}
+
+static void submit(struct fixture *f, struct store_batch *b, uint64_t index, bool flush)
+{
+    struct store_mark mark = {.index = index, .term = index / 10 + 1, .scan_pos = index * 100};
+    store_submit(f->store, b, mark, flush, f, on_written, flush ? on_flushed : NULL);
+}
+
+static struct slice key_of(char *at, unsigned n)
+{
+    int len = snprintf(at, 16, "k%08u", n);
+    return slice_make(at, (size_t)len);
+}
+
+static void put_number(struct store_batch *b, unsigned n, uint64_t value)
+{
+    char key[16];
+    store_batch_put(b, key_of(key, n), slice_make(&value, sizeof value));
+}
+
+static bool number_get(struct fixture *f, unsigned n, uint64_t *value)
+{
+    char key[16];
+    struct buf out = {0};
+    bool found;
+    assert_int_equal(store_get(f->store, key_of(key, n), &out, &found, NULL), STORE_OK);
+    if (found) {
+        assert_int_equal(out.len, sizeof *value);
+        memcpy(value, out.at, sizeof *value);
+    }
+    buf_free(&out);
+    return found;
+}
+
+/* ---- scans */
+
+struct seen {
+    unsigned count, stop_at;
+    uint64_t sum;
+    char last[16];
+    bool order_broken;
+};
+
+static bool see(void *ctx, struct slice key, struct slice value)
+{
+    struct seen *s = ctx;
+    char now[16] = {0};
+    assert_in_range(key.len, 1, sizeof now - 1);
+    memcpy(now, key.at, key.len);
+    if (s->count > 0 && strcmp(now, s->last) <= 0) s->order_broken = true;
+    memcpy(s->last, now, sizeof now);
+    uint64_t number = 0;
+    memcpy(&number, value.at, value.len < sizeof number ? value.len : sizeof number);
+    s->sum += number;
+    s->count++;
+    return s->count != s->stop_at;
+}
+
+static struct seen scan(struct fixture *f, const char *from, const char *to, unsigned stop_at)
+{
+    struct seen s = {.stop_at = stop_at};
+    assert_int_equal(store_scan(f->store, slice_of(from), slice_of(to), see, &s, NULL), STORE_OK);
+    assert_false(s.order_broken);
+    return s;
+}
+
+static void test_new_store_is_empty(void **state)
+{
+    struct fixture *f = *state;
+    open_it(f);
+    assert_int_equal(f->mark.index, 0);
+    assert_int_equal(f->mark.term, 0);
+    assert_int_equal(f->mark.scan_pos, 0);
+    assert_int_equal(scan(f, "", "", 0).count, 0);
+    uint64_t value;
+    assert_false(number_get(f, 1, &value));
+}
+
+static void test_rows_are_there_once_written(void **state)
+{
+    struct fixture *f = *state;
+    open_it(f);
+    struct store_batch *b = store_batch_new(f->store);
+    for (unsigned i = 0; i < 1000; i++) put_number(b, i, i);
+    store_batch_put(b, slice_of("z"), slice_make(NULL, 0)); /* an empty value is a value */
+    size_t bytes = store_batch_bytes(b);
+    assert_in_range(bytes, 1000 * 17, 1000 * 24);
+    submit(f, b, 1, false);
+    wait_for(f, 1, 0);
+    assert_false(store_busy(f->store));
+    struct seen all = scan(f, "", "", 0);
+    assert_int_equal(all.count, 1001);
+    assert_int_equal(all.sum, 999 * 1000 / 2);
+    assert_int_equal(scan(f, "k00000010", "k00000020", 0).count, 10);
+    assert_int_equal(scan(f, "k00000990", "", 0).count, 11);
+    assert_int_equal(scan(f, "", "", 7).count, 7);
+    struct buf out = {0};
+    bool found;
+    assert_int_equal(store_get(f->store, slice_of("z"), &out, &found, NULL), STORE_OK);
+    assert_true(found);
+    assert_int_equal(out.len, 0);
+}
+
+static void test_later_batches_win_in_order(void **state)
+{
+    struct fixture *f = *state;
+    open_it(f);
+    /* Each batch overwrites row 0, adds a row, and removes the row of the batch before it. */
+    for (unsigned i = 1; i <= 2000; i++) {
+        struct store_batch *b = store_batch_new(f->store);
+        put_number(b, 0, i);
+        put_number(b, i, i);
+        char key[16];
+        if (i > 1) store_batch_delete(b, key_of(key, i - 1));
+        submit(f, b, i, i % 500 == 0);
+    }
+    wait_for(f, 2000, 2000);
+    assert_int_equal(f->written_calls, 2000);
+    assert_int_equal(f->flushed_calls, 4);
+    assert_false(f->order_broken);
+    uint64_t value;
+    assert_true(number_get(f, 0, &value));
+    assert_int_equal(value, 2000);
+    assert_int_equal(scan(f, "", "", 0).count, 2);
+}
+
+static void test_delete_range(void **state)
+{
+    struct fixture *f = *state;
+    open_it(f);
+    struct store_batch *b = store_batch_new(f->store);
+    for (unsigned i = 0; i < 100; i++) put_number(b, i, 1);
+    submit(f, b, 1, true);
+    b = store_batch_new(f->store);
+    store_batch_delete_range(b, slice_of("k00000010"), slice_of("k00000090"));
+    put_number(b, 50, 5); /* after the range: stays */
+    store_batch_delete_range(b, slice_of("k2"), slice_of("k1")); /* empty */
+    submit(f, b, 2, true);
+    wait_for(f, 2, 2);
+    assert_int_equal(scan(f, "", "", 0).count, 21);
+    close_it(f);
+    open_it(f);
+    assert_int_equal(scan(f, "", "", 0).count, 21);
+    uint64_t value;
+    assert_true(number_get(f, 50, &value));
+    assert_int_equal(value, 5);
+    assert_false(number_get(f, 10, &value));
+    assert_true(number_get(f, 90, &value));
+}
+
+static void test_close_keeps_all_and_the_mark(void **state)
+{
+    struct fixture *f = *state;
+    open_it(f);
+    for (unsigned i = 1; i <= 300; i++) {
+        struct store_batch *b = store_batch_new(f->store);
+        put_number(b, i, i);
+        submit(f, b, i, false);
+    }
+    close_it(f); /* nothing was waited for */
+    open_it(f);
+    assert_int_equal(f->mark.index, 300);
+    assert_int_equal(f->mark.term, 31);
+    assert_int_equal(f->mark.scan_pos, 30000);
+    assert_int_equal(scan(f, "", "", 0).count, 300);
+}
+
+static void test_an_unused_batch_changes_nothing(void **state)
+{
+    struct fixture *f = *state;
+    open_it(f);
+    struct store_batch *b = store_batch_new(f->store);
+    put_number(b, 1, 1);
+    store_batch_drop(f->store, b);
+    b = store_batch_new(f->store);
+    assert_int_equal(store_batch_bytes(b), 0);
+    put_number(b, 2, 2);
+    submit(f, b, 1, false);
+    wait_for(f, 1, 0);
+    assert_int_equal(scan(f, "", "", 0).count, 1);
+}
+
+static void test_two_processes_cannot_open_it(void **state)
+{
+    struct fixture *f = *state;
+    open_it(f);
+    struct fixture other = *f;
+    struct buf error = {0};
+    assert_int_equal(open_try(&other, &error), STORE_IO);
+    buf_byte(&error, 0);
+    assert_non_null(strstr(error.at, "in use"));
+    buf_free(&error);
+    loop_free(other.loop);
+}
+
+/* ---- kill */
+
+/* The child writes batches; batch i sets all rows 0..19 to i. It tells through the pipe each mark that was flushed. */
+static void child_run(struct fixture *f, int pipe_fd)
+{
+    open_it(f);
+    f->written = f->flushed = f->mark.index;
+    uint64_t told = f->flushed;
+    for (uint64_t i = f->mark.index + 1;; i++) {
+        struct store_batch *b = store_batch_new(f->store);
+        for (unsigned n = 0; n < 20; n++) put_number(b, n, i);
+        submit(f, b, i, i % 7 == 0);
+        if (i % 7 == 0) wait_for(f, i, i);
+        if (f->flushed > told) {
+            told = f->flushed;
+            if (write(pipe_fd, &told, sizeof told) != (ssize_t)sizeof told) _exit(9);
+        }
+    }
+}
+
+static void test_kill_comes_back_at_a_flushed_mark(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t told = 0;
+    for (int round = 0; round < 10; round++) {
+        int fds[2];
+        assert_int_equal(pipe(fds), 0);
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            char fd[16];
+            snprintf(fd, sizeof fd, "%d", fds[1]);
+            close(fds[0]);
+            execl("/proc/self/exe", "test_store", "child", f->dir, fd, NULL); /* threads do not survive a fork */
+            _exit(8);
+        }
+        close(fds[1]);
+        for (int i = 0; i < 3 + round; i++) {
+            uint64_t mark;
+            assert_int_equal(read(fds[0], &mark, sizeof mark), sizeof mark);
+            told = mark;
+        }
+        kill(child, SIGKILL);
+        assert_int_equal(waitpid(child, NULL, 0), child);
+        for (uint64_t mark; read(fds[0], &mark, sizeof mark) == (ssize_t)sizeof mark;) told = mark;
+        close(fds[0]);
+        open_it(f);
+        assert_true(f->mark.index >= told);
+        assert_int_equal(f->mark.scan_pos, f->mark.index * 100);
+        struct seen all = scan(f, "", "", 0);
+        assert_int_equal(all.count, 20);
+        assert_int_equal(all.sum, 20 * f->mark.index);
+        close_it(f);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 4 && strcmp(argv[1], "child") == 0) {
+        struct fixture f = {0};
+        snprintf(f.dir, sizeof f.dir, "%s", argv[2]);
+        child_run(&f, atoi(argv[3]));
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_new_store_is_empty, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_rows_are_there_once_written, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_later_batches_win_in_order, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_delete_range, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_close_keeps_all_and_the_mark, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_an_unused_batch_changes_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_two_processes_cannot_open_it, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_kill_comes_back_at_a_flushed_mark, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
