@@ -190,6 +190,7 @@ class History:
         else:
             push.results = [(r["message_id"], r["offset"]) for r in results]
             push.state = "stored"
+            push.answered = time.monotonic()
 
     # ---- pops ----
 
@@ -291,7 +292,9 @@ class History:
                 self.dead.setdefault((claim.group, claim.messages[plan.index]["data"]["tok"]), "maybe")
             claim.plan = plan
 
-    def ack_answered(self, plan, status, body, lease_was_certain):
+    def ack_answered(self, plan, status, body, lease_was_certain, repeated=False):
+        """`repeated`: the same ack was sent before and its answer was lost. If that one settled the batch, the repeat rule answers
+        success without saying again what became of the message."""
         claim = plan.claim
         what = f"ack {plan.kind}[{plan.index}] of {claim.group} {claim.queue}/{claim.lane} {claim.first}..{claim.last}"
         cursor = self.cursor(claim.group, claim.queue, claim.lane)
@@ -313,6 +316,13 @@ class History:
         if any(r["leaseReleased"] != plan.releases for r in results):
             self.problem(f"{what}: leaseReleased is not {plan.releases}: {results}")
         dead = bool(results[-1]["dlq"])
+        if repeated and not dead and plan.kind in ("failed", "dlq"):
+            with self.lock:
+                if plan.done is not None:
+                    cursor.mark_done(now, plan.done)
+            cursor.budget_low, cursor.budget_high = 0, min(cursor.budget_high + 1, RETRY_LIMIT)
+            self.claim_over(claim)
+            return
         if (plan.kind == "dlq" and not dead) or (dead and plan.kind not in ("failed", "dlq")):
             self.problem(f"{what}: dlq is {dead}")
         self.check_budget(plan, cursor, dead, what)

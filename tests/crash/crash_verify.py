@@ -9,7 +9,8 @@ from crash_load import GROUPS, QUEUES
 def carry_on(conn, history):
     """Leases and acks that were under way when the broker died: what was answered holds, what was lost may be sent again."""
     for claim in history.claims_still_open():
-        if claim.plan is None:
+        repeated = claim.plan is not None
+        if not repeated:
             plan, certain = AckPlan(claim, "all", len(claim.messages) - 1), claim.may_be_released == float("inf")
         else:
             plan = claim.plan
@@ -20,7 +21,7 @@ def carry_on(conn, history):
             continue
         history.ack_sent(plan)
         status, body = conn.call("POST", "/api/v1/ack/batch", plan.body())
-        history.ack_answered(plan, status, body, certain)
+        history.ack_answered(plan, status, body, certain, repeated)
         history.claim_over(claim)
 
 

@@ -80,7 +80,7 @@ def wait_push_works(conn, history, queue, seconds):
 
 
 @pytest.fixture
-def full(brokers, small_disk):
+def full(small_disk, brokers):
     """A broker on a disk filled by its own pushes, with 40 MB of somebody else's that can be taken away."""
     ballast = os.path.join(small_disk, "ballast")
     with open(ballast, "wb") as f:

@@ -78,6 +78,30 @@ def test_power_cut_after_a_crash_and_a_restart(brokers, seed):
     judge_cuts(history, broker, cuts)
 
 
+def test_what_is_read_after_a_restart_survives_a_power_cut(brokers):
+    """A push is written, its sync hangs, the process is killed. Whatever the next process tells of it must then be durable."""
+    broker = brokers(power=True).start()
+    conn = broker.conn()
+    assert conn.call("POST", "/api/v1/push", {"items": [{"queue": "q", "transactionId": "a", "payload": 1}]})[0] == 201
+    broker.faults.arm("op=sync path=data/log/*.seg times=0 stall_ms=60000")
+    conn.socket.settimeout(0.5)
+    with pytest.raises(crash_broker.Gone):
+        conn.call("POST", "/api/v1/push", {"items": [{"queue": "q", "transactionId": "b", "payload": 2}]})
+    assert broker.faults.fired()
+    broker.kill()
+    broker.faults.arm()
+    counts = []
+    for mode in (None, "lose"):
+        if mode:
+            broker.kill()
+            broker.faults.power_cut(1, mode)
+        broker.start()
+        status, depth = broker.conn().json("GET", "/api/v1/resources/queues/q/depth")
+        assert status == 200
+        counts.append(depth["pending"])
+    assert counts[1] == counts[0] and counts[0] >= 1, f"after kill -9 the queue held {counts[0]}, after the power cut {counts[1]}"
+
+
 def test_power_cuts_while_it_recovers(brokers, seed):
     rng = random.Random(seed)
     broker = brokers(power=True).start()
