@@ -12,8 +12,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "faults"))
 import crash_broker  # noqa: E402
 import faultlib  # noqa: E402
 
-ALL = os.environ.get("QUEEN_TEST_ALL") == "1"
-
 
 @pytest.fixture
 def seed():

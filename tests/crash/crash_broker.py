@@ -14,6 +14,7 @@ sys.path.insert(0, os.path.join(ROOT, "tests", "faults"))
 
 BINARY = os.environ.get("QUEEN_BIN", os.path.join(ROOT, "build", "queen"))
 CRASH_BINARY = os.environ.get("QUEEN_CRASH_BIN", os.path.join(ROOT, "build-crash", "queen"))
+ALL = os.environ.get("QUEEN_TEST_ALL") == "1"
 
 # Small files and frequent checkpoints: rolls, cuts and trims happen every few hundred milliseconds.
 SMALL = {

@@ -11,8 +11,7 @@ import time
 import crash_broker
 import crash_verify
 import pytest
-from conftest import ALL
-from crash_broker import Gone
+from crash_broker import ALL, Gone
 from crash_history import History
 from crash_load import Admin, Churn, Load
 from crash_verify import judge

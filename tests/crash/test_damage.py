@@ -12,7 +12,7 @@ import time
 
 import crash_verify
 import pytest
-from conftest import ALL
+from crash_broker import ALL
 from crash_history import History
 from crash_load import Load
 from crash_verify import judge

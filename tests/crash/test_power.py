@@ -7,7 +7,7 @@ import time
 import crash_broker
 import crash_verify
 import pytest
-from conftest import ALL
+from crash_broker import ALL
 from crash_history import History
 from crash_load import Admin, Load, run_and_kill
 from crash_verify import judge
