@@ -141,6 +141,12 @@ uint32_t engine_group_ready(struct engine *e, uint32_t group_number, struct engi
 int64_t engine_group_due_us(struct engine *e, uint32_t group_number, struct engine_now now);
 /* Would this push, once applied, make its lane claimable for the group? (For hand-off in one entry.) Upper bound. */
 bool engine_push_arms(struct engine *e, uint32_t group_number, struct slice partition, struct engine_now now);
+/* The lanes that this ack, once applied, frees with more to deliver: `each` for every such lane, with the number of its group. (For
+ * hand-off in one entry. A guess: it counts items, it does not resolve them.) */
+void engine_ack_frees(struct engine *e, const struct ack_command *a, struct engine_now now,
+                      void (*each)(void *ctx, uint32_t group_number, struct slice partition), void *ctx);
+/* When the lane of a pinned pop becomes claimable for it by time alone, like engine_group_due_us. */
+int64_t engine_pop_due_us(struct engine *e, const struct pop_command *p, struct engine_now now);
 /* What autopilot chooses where the client sent nothing (0 in the command): sets batch and/or partitions. */
 void engine_autopilot(struct engine *e, struct pop_command *p, bool choose_batch, bool choose_partitions, struct engine_now now);
 /* Conflation policy of a pop as it would be answered if empty: sets both flags. */
