@@ -2,14 +2,15 @@
 import os
 import random
 import shutil
+import threading
 import time
 
 import crash_broker
 import crash_verify
 import pytest
-from crash_broker import ALL
+from crash_broker import ALL, Gone
 from crash_history import History
-from crash_load import Admin, Load, run_and_kill
+from crash_load import Admin, Churn, Load, run_and_kill
 from crash_verify import judge
 from test_crash_points import POINTS, spawn_until_crash
 
@@ -155,6 +156,32 @@ def test_power_cut_at_crash_points(brokers, seed, group):
     broker.start()
     crash_verify.finish(broker, history, rng, admin)
     judge_cuts(history, broker, cuts)
+
+
+def test_power_cut_while_the_log_is_trimmed(brokers, seed):
+    """Files are removed and used again; a cut may bring old names back, never old contents under a new name."""
+    rng = random.Random(seed)
+    broker = brokers(power=True).start()
+    history = History()
+    churn = Churn(broker, history, rng)
+    cuts = []
+    for number in range(20 if ALL else 5):
+        killer = threading.Timer(rng.uniform(0.5, 2.0), broker.kill)
+        killer.start()
+        try:
+            churn.run(30)
+        except Gone:
+            pass
+        killer.join()
+        cut(broker, rng, cuts)
+        start_after_cut(broker, cuts)
+        conn = broker.conn()
+        churn.check(conn)
+        conn.close()
+        crash_verify.after_restart(broker, history, rng, None, number)
+        judge_cuts(history, broker, cuts)
+    assert broker.faults.stats()["name_ops"] > 10, "no file was ever removed or made"
+    assert churn.number > 5
 
 
 def test_power_cut_around_the_first_start(brokers, seed, place):
