@@ -62,6 +62,7 @@ void log_flush(struct log *l); /* hands what was appended to the disk thread */
 uint64_t log_synced_index(struct log *l);  /* highest index durable with everything below it, after cuts. Any thread */
 uint64_t log_unsynced_bytes(struct log *l);
 uint64_t log_end_pos(struct log *l);
+uint64_t log_segment_bytes(const struct log *l); /* of the existing log, whatever the options asked for */
 
 /* Bytes of a body. A pin keeps the memory image. log_view: only from memory, false when not there. log_read: memory, else the file
  * (blocking; `out` has `len` bytes; LOG_IO or LOG_DAMAGED for a missing file). The caller checks its own checksum of cold bytes. */
