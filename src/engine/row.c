@@ -386,6 +386,7 @@ void engine_cut_stored(struct engine *e, uint64_t applied_index)
         p->unstored = (uint32_t)(p->tail - part->tail);
         run_trim(e, p);
     }
+    if (i == 0) return;
     e->cut_part_count -= i;
     memmove(e->cut_parts, e->cut_parts + i, e->cut_part_count * sizeof e->cut_parts[0]);
     if (e->cut_part_count == 0 && e->cut_part_cap > 65536) {
