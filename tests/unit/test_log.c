@@ -306,6 +306,7 @@ static void trim_leaves_what_is_wanted(void **state)
     uint64_t pos[64], asked = 0;
     for (uint64_t i = 1; i <= 40; i++) pos[i] = put(&f, i, 1, 400 << 10); /* two a segment */
     wait_synced(&f);
+    log_idle(f.log);
     wait_files(&f, 21); /* 20 with entries, one prepared */
     log_trim(f.log, pos[20], wanted_odd, &asked);
     assert_int_equal(asked, 9); /* entries 1..18 lie wholly below */
