@@ -134,13 +134,14 @@ static void list_drop(struct dedup *d, uint32_t at)
     d->list_free = at;
 }
 
-/* A later occurrence is kept at least as long as the one before it: times and expiries rise together, so that a binary search
- * may use both. Returns the time word as it was put. */
+/* A later occurrence is kept at least as long as the one before it, where that one is still kept: times and expiries rise together, so
+ * that a binary search may use both. One that is past must not count: whether it was swept yet may not matter. Returns the time
+ * word as it was put. */
 static uint64_t list_append(struct dedup_list *l, uint64_t offset, uint64_t time)
 {
     if (l->count > 0) {
         uint64_t last = l->pairs[2 * (size_t)(l->start + l->count - 1) + 1];
-        if (time_class(last) > time_class(time)) time = time_word(time_class(last), time_ms(time));
+        if (time_kept(last, time_ms(time)) && time_class(last) > time_class(time)) time = time_word(time_class(last), time_ms(time));
     }
     if (l->start + l->count == l->cap && l->start > l->cap / 2) {
         memmove(l->pairs, l->pairs + 2 * (size_t)l->start, l->count * 2 * sizeof l->pairs[0]);
@@ -169,6 +170,11 @@ static uint64_t slot_put(struct dedup *d, struct dedup_key k, uint64_t offset, u
         return time;
     }
     if (time_class(slot_time(s)) != CLASS_LIST) {
+        if (!time_kept(slot_time(s), time_ms(time))) {
+            *s = slot_make(k, offset, time);
+            d->ids--;
+            return time;
+        }
         uint32_t at = list_new(d);
         list_append(&d->lists[at], slot_offset(s), slot_time(s));
         *s = slot_make(k, at, time_word(CLASS_LIST, 0));
