@@ -34,7 +34,7 @@ bool admission_write_refused(struct broker *b, struct call *c)
     if (overloaded(b, c)) {
         c->retry_after_s = admission_retry_after(b);
         atomic_fetch_add_explicit(&b->admit_refused_total, 1, memory_order_relaxed);
-        answer_finish(b, c, CALL_OVERLOADED);
+        call_finish(b, c, CALL_OVERLOADED);
         return true;
     }
     if (b->overload_since_us != 0 && b->queued.count == 0) {
@@ -42,7 +42,7 @@ bool admission_write_refused(struct broker *b, struct call *c)
         atomic_store_explicit(&b->retry_after_s, 1, memory_order_relaxed);
     }
     if (!disk_guard_refuses(b, c)) return false;
-    answer_finish(b, c, CALL_STORAGE_FULL);
+    call_finish(b, c, CALL_STORAGE_FULL);
     return true;
 }
 

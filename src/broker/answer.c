@@ -2,7 +2,7 @@
  *
  *   the replica's apply -> engine_apply -> sink: arena and result per slot, lanes that became ready
  *                       -> slots settled in order: writes are done; pops get their bytes, or park again, or hand back
- *   turn's end          -> answer_flush: one chain and one task per home loop; on the group's own loop `done` is called there
+ *   turn's end          -> calls_go_home: one chain and one task per home loop; on the group's own loop `done` is called there
  *
  * Failures: an entry that cannot be applied stops the process (exit 4). A payload that cannot be read back: CALL_DAMAGED, logged with
  * its place, the claims handed back. The caller left while its pop was in the log: claims handed back, then done. */
@@ -26,7 +26,7 @@ static struct home *home_of(struct broker *b, struct loop *loop)
     return h;
 }
 
-void answer_finish(struct broker *b, struct call *c, enum call_outcome outcome)
+void call_finish(struct broker *b, struct call *c, enum call_outcome outcome)
 {
     must(c->state != CALL_STATE_DONE && c->list == NULL);
     heap_remove(&b->deadlines, &c->due);
@@ -46,11 +46,11 @@ void answer_finish(struct broker *b, struct call *c, enum call_outcome outcome)
     h->last = c;
 }
 
-void answer_empty(struct broker *b, struct call *c)
+void call_finish_empty(struct broker *b, struct call *c)
 {
     c->result = (struct engine_result){.kind = COMMAND_POP};
     engine_pop_policy(b->engine, &c->pop, &c->result.pop.conflates, &c->result.pop.conflation_conflict);
-    answer_finish(b, c, CALL_EMPTY);
+    call_finish(b, c, CALL_EMPTY);
 }
 
 static void chain_done(struct call *c)
@@ -71,7 +71,7 @@ static void chain_run(struct loop_task *t)
     chain_done(owner_of(t, struct call, task));
 }
 
-void answer_flush(struct broker *b)
+void calls_go_home(struct broker *b)
 {
     struct call *mine = NULL;
     for (uint32_t i = 0; i < b->home_count; i++) {
@@ -99,9 +99,9 @@ static void damage_say(struct broker *b, uint64_t where, uint32_t bytes, const c
 }
 
 /* The only place where the group thread may wait for the disk. */
-static bool piece_read_cold(struct broker *b, struct call *c, const struct delivery_piece *d, struct slice *block)
+static bool piece_read_cold(struct broker *b, struct arena *arena, const struct delivery_piece *d, struct slice *block)
 {
-    char *at = arena_get(&c->arena, d->block_bytes);
+    char *at = arena_get(arena, d->block_bytes);
     *block = slice_make(at, d->block_bytes);
     if (log_read(replica_log(b->replica), d->where, d->block_bytes, at) != LOG_OK) {
         damage_say(b, d->where, d->block_bytes, "its segment file is missing or unreadable");
@@ -114,15 +114,21 @@ static bool piece_read_cold(struct broker *b, struct call *c, const struct deliv
     return true;
 }
 
-static bool piece_load(struct broker *b, struct call *c, const struct delivery_piece *d, struct call_piece *out)
+bool broker_piece_load(struct broker *b, struct arena *arena, const struct delivery_piece *d, struct call_piece *out)
 {
     struct slice block;
     *out = (struct call_piece){0};
     out->pinned = log_view(replica_log(b->replica), d->where, d->block_bytes, &block, &out->pin);
-    if (!out->pinned && !piece_read_cold(b, c, d, &block)) return false;
+    if (!out->pinned && !piece_read_cold(b, arena, d, &block)) return false;
     if (push_group_of(block, &out->group) && d->item0 + d->count <= out->group.item_count) return true;
     damage_say(b, d->where, d->block_bytes, "not a push group");
     return false;
+}
+
+void broker_piece_release(struct broker *b, struct call_piece *p)
+{
+    if (p->pinned) log_unpin(replica_log(b->replica), p->pin);
+    p->pinned = false;
 }
 
 static bool pieces_load(struct broker *b, struct call *c)
@@ -133,7 +139,7 @@ static bool pieces_load(struct broker *b, struct call *c)
     bool good = true;
     for (uint32_t i = 0; good && i < c->result.pop.count; i++) {
         const struct claim *claim = &c->result.pop.claims[i];
-        for (uint32_t k = 0; good && k < claim->piece_count; k++) good = piece_load(b, c, &claim->pieces[k], &c->pieces[at++]);
+        for (uint32_t k = 0; good && k < claim->piece_count; k++) good = broker_piece_load(b, &c->arena, &claim->pieces[k], &c->pieces[at++]);
     }
     return good;
 }
@@ -184,27 +190,27 @@ static void sink_ready(void *ctx, uint32_t group_number, uint32_t partition_numb
 static void pop_settle(struct broker *b, struct call *c)
 {
     bool claimed = c->result.pop.count > 0;
-    parked_pop_settle(b, c, claimed);
+    parked_pop_settle(b, c);
     if (c->gone) {
         if (claimed && !c->pop.auto_ack) internal_claim_return(b, c->pop.lease_id);
-        answer_finish(b, c, CALL_CANCELLED);
+        call_finish(b, c, CALL_CANCELLED);
         return;
     }
     if (!claimed) {
         if (c->wait && c->group != NULL && !c->late && !b->stopping) {
             parked_park(b, c);
         } else {
-            answer_empty(b, c);
+            call_finish_empty(b, c);
         }
         return;
     }
     if (pieces_load(b, c)) {
-        answer_finish(b, c, CALL_OK);
+        call_finish(b, c, CALL_OK);
         return;
     }
     broker_pieces_release(b, c);
     if (!c->pop.auto_ack) internal_claim_return(b, c->pop.lease_id);
-    answer_finish(b, c, CALL_DAMAGED);
+    call_finish(b, c, CALL_DAMAGED);
 }
 
 /* What a write changed for parked callers beyond the engine's `ready`. */
@@ -222,7 +228,7 @@ static void write_settle(struct broker *b, struct call *c)
             parked_queue_changed(b, o.tenant, o.queue);
         }
     }
-    answer_finish(b, c, c->gone ? CALL_CANCELLED : CALL_OK);
+    call_finish(b, c, c->gone ? CALL_CANCELLED : CALL_OK);
 }
 
 static void flight_count_up(struct broker *b, const struct flight *f)
@@ -254,7 +260,7 @@ static void flight_settle(struct broker *b, struct flight *f)
     flight_recycle(b, f);
 }
 
-void answer_apply(void *ctx, uint64_t index, uint64_t term, uint64_t pos, struct slice body)
+void entry_apply(void *ctx, uint64_t index, uint64_t term, uint64_t pos, struct slice body)
 {
     struct broker *b = ctx;
     struct flight *f = flight_next(b, index, term);

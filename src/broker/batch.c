@@ -153,15 +153,21 @@ static bool handoff_place(struct broker *b, struct flight *f, struct call *c)
     return true;
 }
 
-static void push_handoff(struct broker *b, struct flight *f, const struct call *c)
+/* Parked callers whom this write serves go right behind it. */
+static void write_handoff(struct broker *b, struct flight *f, const struct call *c)
 {
     struct slice rest = c->command;
     struct command command;
     struct push_command push;
-    if (!command_next(&rest, &command) || command.kind != COMMAND_PUSH || !push_decode(&command, &push)) return;
     struct push_group g;
-    struct slice groups = push.groups;
-    while (push_group_next(&groups, &g)) parked_push(b, f, push.tenant, g.queue, g.partition, handoff_place);
+    struct ack_command ack;
+    must(command_next(&rest, &command));
+    if (command.kind == COMMAND_PUSH && push_decode(&command, &push)) {
+        struct slice groups = push.groups;
+        while (push_group_next(&groups, &g)) parked_push(b, f, push.tenant, g.queue, g.partition, handoff_place);
+    } else if (command.kind == COMMAND_ACK && ack_decode(&command, &ack)) {
+        parked_ack(b, f, &ack, handoff_place);
+    }
 }
 
 /* Bytes of the broker's own commands that go into this entry; their slots come first. */
@@ -189,7 +195,7 @@ static void gather_calls(struct broker *b, struct flight *f)
         b->queued_bytes -= bytes;
         f->bytes += bytes;
         slot_add(f, c);
-        if (c->kind == CALL_WRITE && b->parked.count > 0) push_handoff(b, f, c);
+        if (c->kind == CALL_WRITE && b->parked.count > 0) write_handoff(b, f, c);
     }
 }
 
@@ -250,14 +256,14 @@ static void flight_refuse(struct broker *b, struct flight *f)
         struct call *c = f->slots[i].call;
         if (c == NULL) continue;
         if (c->kind == CALL_POP) parked_pop_drop(b, c);
-        answer_finish(b, c, CALL_NO_LEADER);
+        call_finish(b, c, CALL_NO_LEADER);
     }
     f->slot_count = 0;
     parked_flight_applied(b, f);
     flight_recycle(b, f);
 }
 
-static bool batch_due(const struct broker *b)
+bool batch_due(const struct broker *b)
 {
     if (b->queued.count == 0 && b->internal_count == 0) return false;
     if (!b->leading) return false;
@@ -292,9 +298,7 @@ static bool entry_close(struct broker *b)
     return true;
 }
 
-bool batch_turn(struct broker *b)
+void batch_turn(struct broker *b)
 {
-    bool any = false;
-    while (batch_due(b) && entry_close(b)) any = true;
-    return any;
+    while (batch_due(b) && entry_close(b)) continue;
 }

@@ -193,7 +193,7 @@ static bool replica_start(struct broker *b, const struct store_mark *mark, int *
         .applied_term = mark->term,
         .applied_pos = mark->scan_pos,
         .ctx = b,
-        .apply = answer_apply,
+        .apply = entry_apply,
         .role = role_changed,
         .lost = leadership_lost,
         .failed = part_failed,
@@ -303,10 +303,11 @@ static bool hook_run(struct loop_hook *h)
     if (b->stopped || b->replica == NULL) return false;
     inbox_clock(b);
     lead_turn(b);
-    bool more = parked_turn(b);
+    parked_turn(b);
     inbox_turn(b);
+    parked_turn(b); /* who was parked just now may have to be woken by time */
     batch_turn(b);
-    return more;
+    return false; /* the late hook says whether another turn is wanted */
 }
 
 static void counter_publish(atomic_uint_fast64_t *cell, uint64_t value)
@@ -323,7 +324,7 @@ static void stop_turn(struct broker *b)
     if (!late && (!idle || !keeper_settled(b))) return;
     if (late) log_warn("stopping without waiting any longer; what is not flushed is replayed from the log at the next start");
     inbox_end(b, CALL_NO_LEADER, CALL_UNKNOWN);
-    answer_flush(b);
+    calls_go_home(b);
     b->stopped = true;
     loop_timer_cancel(b->loop, &b->stop_timer);
     loop_timer_cancel(b->loop, &b->deadline_timer);
@@ -337,17 +338,18 @@ static bool late_hook_run(struct loop_hook *h)
 {
     struct broker *b = owner_of(h, struct broker, late_hook);
     if (b->stopped) {
-        answer_flush(b);
+        calls_go_home(b);
         return false;
     }
-    answer_flush(b);
+    calls_go_home(b);
     inbox_deadlines_arm(b);
     bool more = keeper_turn(b);
     counter_publish(&b->term, replica_term(b->replica));
     counter_publish(&b->applied, engine_applied_index(b->engine));
     counter_publish(&b->commit, replica_commit_index(b->replica));
     stop_turn(b);
-    return more;
+    /* Entries may have been applied after this turn's batch was built. */
+    return !b->stopped && (more || batch_due(b) || parked_is_dirty(b));
 }
 
 /* ---- stopping ----------------------------------------------------------------------------------------------------- */

@@ -107,6 +107,11 @@ void broker_submit(struct broker *b, struct call *c);
 void broker_cancel(struct broker *b, struct call *c);
 void broker_pieces_release(struct broker *b, struct call *c); /* any thread, after the answer was rendered */
 
+/* One stored message's bytes, for a CALL_READ (group thread; may wait for the disk). Bytes that are not in memory are read into
+ * `arena`. False: damaged (logged with its place). Release it once rendered, any thread. */
+bool broker_piece_load(struct broker *b, struct arena *arena, const struct delivery_piece *d, struct call_piece *out);
+void broker_piece_release(struct broker *b, struct call_piece *p);
+
 /* Admission by bytes, before a body is read: false = answer 429 (retry_after_s set). Give back the same amount once answered.
  * Any thread. */
 bool broker_admit(struct broker *b, size_t bytes, uint32_t *retry_after_s);

@@ -32,7 +32,6 @@ enum {
     PROPOSED_GRACE_US = 2000000,    /* how long past its deadline a proposed call waits for its entry */
     POP_MARGIN_US_MAX = 50000,      /* an empty long poll is answered this much before its deadline at most */
     HOMES_MAX = 64,                 /* edge loops */
-    LANE_CHECKS_A_TURN_MAX = 1024,  /* pinned callers looked at in one turn because of a time event */
     CUT_ROWS = 4096,                /* a cut is taken when about so many rows changed */
     CUTS_WAITING_MAX = 2,           /* batches submitted to the store and not written */
     STOP_ANSWERS_US = 5000000,      /* graceful stop: for entries in flight */
@@ -89,6 +88,12 @@ struct armed_lane {
     struct armed_lane *next;
 };
 
+/* A group with parked callers that an entry may change, and its lane when somebody is pinned to it. */
+struct touched {
+    struct group_wait *group;
+    struct lane_wait *lane;
+};
+
 /* An entry submitted and not applied yet. Flights are kept and used again. */
 struct flight {
     struct flight *next;
@@ -97,7 +102,7 @@ struct flight {
     uint64_t bytes;
     uint32_t slot_count, slot_cap, touched_count, touched_cap;
     struct flight_slot *slots;
-    struct group_wait **touched; /* groups with parked callers whose lanes this entry may change: looked at when it applied */
+    struct touched *touched; /* looked at when it applied */
     struct armed_lane *armed;
 };
 
@@ -124,10 +129,8 @@ struct group_wait {
     uint32_t parked_count;     /* parked callers, pinned ones included */
     uint32_t refs;             /* flights that touch it */
     uint32_t futile;           /* granted pops that came back empty in a row */
-    uint32_t lane_count, lanes_unchecked;
+    uint32_t lane_count;
     uint64_t parked_lanes;     /* lanes the unpinned parked callers would take */
-    int64_t watch_until_us;    /* number 0: a hidden message may become visible until then */
-    struct flight *touched_by;
     bool dirty;
     uint8_t reasons; /* enum wake_reason bits; none: only look when the next lane is due */
     struct call_list parked;   /* any lane of the queue, oldest first */
@@ -142,15 +145,16 @@ struct lane_wait {
     struct group_wait *group;
     struct lane_wait *next, *previous; /* of the group */
     struct lane_wait *dirty_next;
-    uint32_t pops_in_flight;
+    uint32_t pops_in_flight, refs;
     bool dirty;
     struct call_list parked;
+    struct heap_node due;
     struct slice name; /* behind the struct */
 };
 
 struct parked {
     struct hash_table queues, groups_by_name, groups_by_number, lanes, armed;
-    struct heap due;
+    struct heap groups_due, lanes_due;
     struct loop_timer timer;
     struct group_wait *dirty_groups;
     struct lane_wait *dirty_lanes;
@@ -248,7 +252,8 @@ void inbox_end(struct broker *b, enum call_outcome of_queued, enum call_outcome 
 size_t pop_bytes_max(const struct pop_command *p);  /* upper bound of its encoding */
 
 /* batch.c */
-bool batch_turn(struct broker *b); /* true when an entry was submitted */
+bool batch_due(const struct broker *b); /* is it time to close an entry? */
+void batch_turn(struct broker *b);
 struct flight *flight_next(struct broker *b, uint64_t index, uint64_t term); /* takes the oldest out if it is this one */
 void flight_recycle(struct broker *b, struct flight *f);
 void flights_free(struct broker *b);
@@ -256,28 +261,32 @@ void internal_claim_return(struct broker *b, struct uuid lease);
 void internal_init(struct broker *b);
 
 /* parked.c */
+typedef bool parked_place(struct broker *b, struct flight *f, struct call *c); /* into the entry being gathered; false: it is full */
 void parked_pop_arrive(struct broker *b, struct call *c);
-void parked_pop_settle(struct broker *b, struct call *c, bool claimed); /* its entry applied: gives its lanes back */
-void parked_pop_drop(struct broker *b, struct call *c); /* a granted but not proposed pop leaves: others may have its lane */
+void parked_pop_settle(struct broker *b, struct call *c); /* its entry applied (c->result): gives its promised lanes back */
+void parked_pop_drop(struct broker *b, struct call *c);   /* a granted pop leaves without: others may have its lanes */
 void parked_park(struct broker *b, struct call *c);
 void parked_unpark(struct broker *b, struct call *c);
-/* A push to this lane goes into the entry being gathered: for each group with callers parked there one pop is placed behind it.
- * `place` says whether the entry took it. */
 void parked_push(struct broker *b, struct flight *f, struct uuid tenant, struct slice queue, struct slice partition,
-                 bool (*place)(struct broker *b, struct flight *f, struct call *c));
+                 parked_place *place);
+void parked_ack(struct broker *b, struct flight *f, const struct ack_command *ack, parked_place *place);
 void parked_flight_applied(struct broker *b, struct flight *f);
 void parked_queue_deleted(struct broker *b, struct uuid tenant, struct slice queue, int64_t wall_us);
 void parked_queue_changed(struct broker *b, struct uuid tenant, struct slice queue);
 void parked_lane_ready(struct broker *b, uint32_t group_number, struct slice partition); /* the engine's sink */
-bool parked_turn(struct broker *b); /* wakes whom the last entries made lanes for; true when there is more to look at */
+void parked_turn(struct broker *b); /* wakes whom the last entries, or time, made lanes for */
+static inline bool parked_is_dirty(const struct broker *b)
+{
+    return b->parked.dirty_groups != NULL || b->parked.dirty_lanes != NULL;
+}
 void parked_due_fire(struct loop_timer *t);
 void parked_free(struct broker *b);
 
 /* answer.c */
-void answer_apply(void *ctx, uint64_t index, uint64_t term, uint64_t pos, struct slice body); /* the replica's apply */
-void answer_finish(struct broker *b, struct call *c, enum call_outcome outcome);
-void answer_empty(struct broker *b, struct call *c);
-void answer_flush(struct broker *b);
+void entry_apply(void *ctx, uint64_t index, uint64_t term, uint64_t pos, struct slice body); /* the replica's apply */
+void call_finish(struct broker *b, struct call *c, enum call_outcome outcome);
+void call_finish_empty(struct broker *b, struct call *c);
+void calls_go_home(struct broker *b);
 
 /* keeper.c */
 bool keeper_turn(struct broker *b); /* true when housekeeping has more to do */

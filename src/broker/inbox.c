@@ -136,7 +136,7 @@ static void call_arrive(struct broker *b, struct call *c)
     inbox_kick(b);
     bool serving = atomic_load_explicit(&b->ready, memory_order_relaxed) && !b->stopping;
     if (b->stopped || (!serving && !(c->kind == CALL_READ && c->always))) {
-        answer_finish(b, c, CALL_NO_LEADER);
+        call_finish(b, c, CALL_NO_LEADER);
         return;
     }
     b->mono_us = clock_mono_us();
@@ -179,7 +179,7 @@ static void call_abandon(struct broker *b, struct call *c)
     case CALL_STATE_QUEUED:
     case CALL_STATE_PARKED:
         call_unlist(b, c);
-        answer_finish(b, c, CALL_CANCELLED);
+        call_finish(b, c, CALL_CANCELLED);
         inbox_kick(b);
         return;
     case CALL_STATE_PROPOSED:
@@ -238,7 +238,7 @@ static void proposed_expire(struct broker *b, struct call *c)
         s->lease = c->pop.lease_id;
         parked_pop_drop(b, c);
     }
-    answer_finish(b, c, c->gone ? CALL_CANCELLED : CALL_TIMEOUT);
+    call_finish(b, c, c->gone ? CALL_CANCELLED : CALL_TIMEOUT);
 }
 
 static void call_expire(struct broker *b, struct call *c)
@@ -249,9 +249,9 @@ static void call_expire(struct broker *b, struct call *c)
     }
     call_unlist(b, c);
     if (c->kind == CALL_POP) {
-        answer_empty(b, c);
+        call_finish_empty(b, c);
     } else {
-        answer_finish(b, c, CALL_TIMEOUT);
+        call_finish(b, c, CALL_TIMEOUT);
     }
 }
 
@@ -283,7 +283,7 @@ void inbox_turn(struct broker *b)
         call_list_remove(c);
         if (c->kind == CALL_READ) {
             c->read(c, b->engine, b->now);
-            answer_finish(b, c, CALL_OK);
+            call_finish(b, c, CALL_OK);
         } else {
             parked_pop_arrive(b, c);
         }
@@ -303,13 +303,13 @@ void inbox_end(struct broker *b, enum call_outcome of_queued, enum call_outcome 
             if (of_proposed == CALL_OK) continue;
             c->flight->slots[c->slot].call = NULL;
             if (c->kind == CALL_POP) parked_pop_drop(b, c);
-            answer_finish(b, c, of_proposed);
+            call_finish(b, c, of_proposed);
         } else if (c->kind == CALL_POP && b->stopping) {
             call_unlist(b, c);
-            answer_empty(b, c);
+            call_finish_empty(b, c);
         } else if (of_queued != CALL_OK) {
             call_unlist(b, c);
-            answer_finish(b, c, of_queued);
+            call_finish(b, c, of_queued);
         }
     }
     free(calls);

@@ -5,16 +5,17 @@
  *
  * A caller is granted a pop (it goes into the next entry) only for a lane that is claimable and not already promised to a pop on its
  * way: lanes_in_flight counts the promised ones. It is woken by
- *   - a push in the entry being gathered that arms a lane: the pop is placed right behind it (hand-off in one commit),
+ *   - a push in the entry being gathered that arms a lane, or an ack that frees one: the pop is placed right behind it (hand-off
+ *     in one commit),
  *   - the engine's `ready` after an entry: exactly as many callers as lanes,
- *   - time: one timer at the earliest lease end or delay of the groups that have parked callers,
+ *   - time: one timer at the earliest lease end or delay of the groups and pinned lanes that have parked callers,
  *   - another pop that came back and left lanes.
  *
  * A granted pop that comes back empty parks again in its old place. That alone is no reason to grant again (a forecast may be too
  * hopeful): only a new event or time is, so nothing can go round in circles.
  *
  * Groups the engine does not know yet (pinned callers of a new group, callers of a deleted queue) wait under their names; a push to
- * their lane serves them. A lane whose messages are still hidden by a delay is then looked at once a second while that can matter.
+ * their lane serves them.
  *
  * Cost: a call is its own list node; nothing walks over all parked callers, but once when their queue is deleted or the broker stops. */
 #include <stdlib.h>
@@ -22,7 +23,7 @@
 #include "base/hash.h"
 #include "broker/broker_internal.h"
 
-enum { WATCH_US = 1000000, FUTILE_US = 10000, FUTILE_US_MAX = 1000000, GRANTS_A_TURN_MAX = BATCH_COMMANDS_MAX };
+enum { FUTILE_US = 10000, FUTILE_STEPS_MAX = 7, GRANTS_A_TURN_MAX = BATCH_COMMANDS_MAX };
 
 /* ---- finding and making ------------------------------------------------------------------------------------------ */
 
@@ -145,7 +146,8 @@ static struct lane_wait *lane_get(struct parked *p, struct group_wait *w, struct
 /* Gone when nothing holds it any more. */
 static void lane_release(struct parked *p, struct lane_wait *l)
 {
-    if (l == NULL || l->dirty || l->pops_in_flight > 0 || l->parked.count > 0) return;
+    if (l == NULL || l->dirty || l->refs > 0 || l->pops_in_flight > 0 || l->parked.count > 0) return;
+    heap_remove(&p->lanes_due, &l->due);
     lane_unlink(l->group, l);
     hash_table_remove(&p->lanes, &l->node);
     free(l);
@@ -164,7 +166,7 @@ static void group_release(struct parked *p, struct group_wait *w)
     if (w->dirty || w->refs > 0 || w->pops_in_flight > 0 || w->parked_count > 0 || w->lane_count > 0) return;
     struct queue_wait *q = w->queue;
     group_number_set(p, w, 0);
-    heap_remove(&p->due, &w->due);
+    heap_remove(&p->groups_due, &w->due);
     hash_table_remove(&p->groups_by_name, &w->by_name);
     if (w->queue_previous != NULL) {
         w->queue_previous->queue_next = w->queue_next;
@@ -242,13 +244,23 @@ static void pop_return(struct broker *b, struct call *c)
     }
 }
 
-void parked_pop_settle(struct broker *b, struct call *c, bool claimed)
+/* Lanes that others took: who is pinned to them waits for the end of a lease now. */
+static void claims_mark(struct parked *p, struct group_wait *w, const struct engine_result *r)
+{
+    for (uint32_t i = 0; i < r->pop.count && w->lane_count > 0; i++) {
+        struct lane_wait *l = lane_find(p, w, r->pop.claims[i].partition_name);
+        if (l != NULL) lane_mark(p, l);
+    }
+}
+
+void parked_pop_settle(struct broker *b, struct call *c)
 {
     struct group_wait *w = c->group;
     if (w == NULL) return;
     pop_return(b, c);
-    if (claimed) {
+    if (c->result.pop.count > 0) {
         w->futile = 0;
+        claims_mark(&b->parked, w, &c->result);
     } else if (c->lanes > 0) {
         w->futile++;
     }
@@ -276,15 +288,6 @@ static void pop_from_now(struct pop_command *p, int64_t wall_us)
     p->from_us = wall_us;
 }
 
-/* How long messages of the queue may be hidden by time. */
-static int64_t queue_hides_us(struct broker *b, const struct queue_wait *q)
-{
-    struct queue_view v;
-    if (!engine_queue_get(b->engine, q->tenant, q->name, &v)) return 0;
-    int32_t delay_s = v.options->numbers[OPTION_DELAYED_PROCESSING], window_s = v.options->numbers[OPTION_WINDOW_BUFFER];
-    return (int64_t)(delay_s > window_s ? delay_s : window_s) * 1000000;
-}
-
 void parked_park(struct broker *b, struct call *c)
 {
     struct parked *p = &b->parked;
@@ -293,20 +296,18 @@ void parked_park(struct broker *b, struct call *c)
     if (p->count >= PARKED_POLLS_MAX) {
         c->retry_after_s = admission_retry_after(b);
         group_mark(p, w, 0);
-        answer_finish(b, c, CALL_OVERLOADED);
+        call_finish(b, c, CALL_OVERLOADED);
         return;
     }
     group_resolve(b, w);
-    if (w->number == 0) {
-        pop_from_now(&c->pop, b->now.wall_us);
-        if (w->watch_until_us < b->mono_us) {
-            int64_t hides_us = queue_hides_us(b, w->queue);
-            if (hides_us > 0) w->watch_until_us = b->mono_us + hides_us + WATCH_US;
-        }
-    }
+    if (w->number == 0) pop_from_now(&c->pop, b->now.wall_us);
     c->state = CALL_STATE_PARKED;
     call_list_put_ordered(c->lane != NULL ? &c->lane->parked : &w->parked, c);
-    if (c->lane == NULL) w->parked_lanes += pop_lanes(&c->pop);
+    if (c->lane != NULL) {
+        lane_mark(p, c->lane);
+    } else {
+        w->parked_lanes += pop_lanes(&c->pop);
+    }
     w->parked_count++;
     p->count++;
     group_mark(p, w, 0);
@@ -351,7 +352,7 @@ void parked_pop_arrive(struct broker *b, struct call *c)
     pop_choose(b, c);
     if (c->pop.scope == POP_DISCOVERY) {
         if (engine_pop_forecast(b->engine, &c->pop, b->now) == POP_NOTHING) {
-            answer_empty(b, c);
+            call_finish_empty(b, c);
         } else {
             inbox_queue(b, c);
         }
@@ -378,7 +379,7 @@ void parked_pop_arrive(struct broker *b, struct call *c)
         c->lane = NULL;
         lane_release(&b->parked, l);
         group_release(&b->parked, w);
-        answer_empty(b, c);
+        call_finish_empty(b, c);
     }
 }
 
@@ -398,61 +399,91 @@ static void lane_arm(struct parked *p, struct flight *f, uint64_t key)
     f->armed = a;
 }
 
-static void group_touch(struct flight *f, struct group_wait *w)
+static void group_touch(struct flight *f, struct group_wait *w, struct lane_wait *l)
 {
-    if (w->touched_by == f) return;
+    const struct touched *last = f->touched_count > 0 ? &f->touched[f->touched_count - 1] : NULL;
+    if (last != NULL && last->group == w && last->lane == l) return;
     if (f->touched_count == f->touched_cap) {
         f->touched_cap = f->touched_cap == 0 ? 16 : f->touched_cap * 2;
         f->touched = realloc(f->touched, f->touched_cap * sizeof f->touched[0]);
         must(f->touched != NULL);
     }
-    f->touched[f->touched_count++] = w;
-    w->touched_by = f;
+    f->touched[f->touched_count++] = (struct touched){.group = w, .lane = l};
     w->refs++;
+    if (l != NULL) l->refs++;
+}
+
+/* The oldest caller for a lane that becomes claimable in this entry goes right behind what makes it so. */
+static bool lane_handoff(struct broker *b, struct flight *f, struct group_wait *w, struct lane_wait *l, struct slice partition,
+                         parked_place *place)
+{
+    struct call *c = l != NULL ? l->parked.first : NULL;
+    if (c == NULL) c = w->parked.first;
+    uint64_t key = lane_hash(w, partition);
+    if (c == NULL || lane_is_armed(&b->parked, key)) return true;
+    parked_take(b, c);
+    pop_choose(b, c);
+    if (!place(b, f, c)) {
+        c->state = CALL_STATE_IDLE;
+        parked_park(b, c);
+        return false;
+    }
+    c->lanes = 0; /* its lane is not one of those claimable now */
+    w->pops_in_flight++;
+    if (c->lane != NULL) c->lane->pops_in_flight++;
+    lane_arm(&b->parked, f, key);
+    return true;
 }
 
 void parked_push(struct broker *b, struct flight *f, struct uuid tenant, struct slice queue, struct slice partition,
-                 bool (*place)(struct broker *b, struct flight *f, struct call *c))
+                 parked_place *place)
 {
     struct parked *p = &b->parked;
     struct queue_wait *q = queue_find(p, queue_hash(tenant, queue), tenant, queue);
     if (q == NULL) return;
     for (struct group_wait *w = q->groups; w != NULL; w = w->queue_next) {
         if (w->parked_count == 0) continue;
-        group_touch(f, w);
         struct lane_wait *l = w->lane_count == 0 ? NULL : lane_find(p, w, partition);
-        struct call *c = l != NULL ? l->parked.first : NULL;
-        if (c == NULL) c = w->parked.first;
-        if (c == NULL) continue;
-        uint64_t key = lane_hash(w, partition);
-        if (lane_is_armed(p, key)) continue;
-        if (w->number != 0 && !engine_push_arms(b->engine, w->number, partition, b->now)) continue;
-        parked_take(b, c);
-        pop_choose(b, c);
-        if (!place(b, f, c)) {
-            c->state = CALL_STATE_IDLE;
-            parked_park(b, c);
-            return;
-        }
-        c->lanes = 0; /* its lane is not one of those claimable now */
-        w->pops_in_flight++;
-        if (c->lane != NULL) c->lane->pops_in_flight++;
-        lane_arm(p, f, key);
+        group_touch(f, w, l);
+        bool arms = w->number == 0 || engine_push_arms(b->engine, w->number, partition, b->now);
+        if (arms && !lane_handoff(b, f, w, l, partition, place)) return;
     }
+}
+
+struct ack_handoff {
+    struct broker *b;
+    struct flight *f;
+    parked_place *place;
+};
+
+static void ack_lane_free(void *ctx, uint32_t group_number, struct slice partition)
+{
+    struct ack_handoff *h = ctx;
+    struct parked *p = &h->b->parked;
+    struct hash_node *n = hash_table_find(&p->groups_by_number, group_number);
+    struct group_wait *w = n == NULL ? NULL : owner_of(n, struct group_wait, by_number);
+    if (w == NULL || w->parked_count == 0) return;
+    struct lane_wait *l = w->lane_count == 0 ? NULL : lane_find(p, w, partition);
+    lane_handoff(h->b, h->f, w, l, partition, h->place);
+}
+
+void parked_ack(struct broker *b, struct flight *f, const struct ack_command *ack, parked_place *place)
+{
+    struct ack_handoff h = {.b = b, .f = f, .place = place};
+    engine_ack_frees(b->engine, ack, b->now, ack_lane_free, &h);
 }
 
 void parked_flight_applied(struct broker *b, struct flight *f)
 {
     struct parked *p = &b->parked;
     for (uint32_t i = 0; i < f->touched_count; i++) {
-        struct group_wait *w = f->touched[i];
+        struct group_wait *w = f->touched[i].group;
+        struct lane_wait *l = f->touched[i].lane;
         w->refs--;
-        if (w->touched_by == f) w->touched_by = NULL;
-        if (w->number == 0) {
-            int64_t hides_us = queue_hides_us(b, w->queue);
-            if (hides_us > 0) w->watch_until_us = b->mono_us + hides_us + WATCH_US;
-        }
         group_mark(p, w, w->number == 0 ? WAKE_DUE : 0);
+        if (l == NULL) continue;
+        l->refs--;
+        lane_mark(p, l);
     }
     f->touched_count = 0;
     while (f->armed != NULL) {
@@ -478,6 +509,11 @@ void parked_lane_ready(struct broker *b, uint32_t group_number, struct slice par
     if (l != NULL) lane_mark(p, l);
 }
 
+static void lanes_mark(struct parked *p, struct group_wait *w)
+{
+    for (struct lane_wait *l = w->lanes_first; l != NULL; l = l->next) lane_mark(p, l);
+}
+
 /* Deleting took the group's number; its callers go on waiting under the queue's name. */
 void parked_queue_deleted(struct broker *b, struct uuid tenant, struct slice queue, int64_t wall_us)
 {
@@ -487,6 +523,7 @@ void parked_queue_deleted(struct broker *b, struct uuid tenant, struct slice que
         group_number_set(&b->parked, w, 0);
         for (struct call *c = w->parked.first; c != NULL; c = c->next) pop_from_now(&c->pop, wall_us);
         group_mark(&b->parked, w, 0);
+        lanes_mark(&b->parked, w);
     }
 }
 
@@ -494,7 +531,30 @@ void parked_queue_changed(struct broker *b, struct uuid tenant, struct slice que
 {
     struct queue_wait *q = queue_find(&b->parked, queue_hash(tenant, queue), tenant, queue);
     if (q == NULL) return;
-    for (struct group_wait *w = q->groups; w != NULL; w = w->queue_next) group_mark(&b->parked, w, WAKE_DUE);
+    for (struct group_wait *w = q->groups; w != NULL; w = w->queue_next) {
+        group_mark(&b->parked, w, WAKE_DUE);
+        lanes_mark(&b->parked, w);
+    }
+}
+
+/* When to look again because of time alone; -1 = never. Claimable now although nothing was granted: soon, and ever later. */
+static int64_t look_in_us(int64_t due_us, uint32_t pops_in_flight, uint32_t futile)
+{
+    if (due_us != 0) return due_us;
+    if (pops_in_flight > 0) return -1; /* looked at again when they are back */
+    return FUTILE_US << (futile < FUTILE_STEPS_MAX ? futile : FUTILE_STEPS_MAX);
+}
+
+static void lane_due_set(struct broker *b, struct lane_wait *l)
+{
+    struct call *c = l->parked.first;
+    int64_t due_us = c == NULL ? -1 : engine_pop_due_us(b->engine, &c->pop, b->now);
+    int64_t in_us = look_in_us(due_us, l->pops_in_flight, l->group->futile);
+    if (in_us < 0) {
+        heap_remove(&b->parked.lanes_due, &l->due);
+    } else {
+        heap_put(&b->parked.lanes_due, &l->due, b->mono_us + in_us, c->arrival);
+    }
 }
 
 static void lane_serve(struct broker *b, struct lane_wait *l)
@@ -507,22 +567,8 @@ static void lane_serve(struct broker *b, struct lane_wait *l)
             pop_grant(b, c, f == POP_CLAIMABLE ? 1 : 0);
         }
     }
+    lane_due_set(b, l);
     lane_release(&b->parked, l);
-}
-
-/* Pinned callers after a time event: which lane it was is not known. Bounded a turn; false when some are left. */
-static bool group_check_lanes(struct broker *b, struct group_wait *w)
-{
-    if (w->lanes_unchecked > w->lane_count) w->lanes_unchecked = w->lane_count;
-    for (uint32_t i = 0; w->lanes_unchecked > 0 && w->lanes_first != NULL; i++) {
-        if (i == LANE_CHECKS_A_TURN_MAX) return false;
-        w->lanes_unchecked--;
-        struct lane_wait *l = w->lanes_first;
-        lane_unlink(w, l);
-        lane_link(w, l);
-        lane_serve(b, l);
-    }
-    return true;
 }
 
 /* The engine does not know the group: one caller makes it known, if a message is there for it. */
@@ -553,47 +599,35 @@ static void group_grant(struct broker *b, struct group_wait *w)
     }
 }
 
-/* The next look because of time alone. */
 static void group_due_set(struct broker *b, struct group_wait *w)
 {
-    struct parked *p = &b->parked;
-    int64_t in_us = -1;
-    if (w->parked_count > 0 && w->number != 0) in_us = engine_group_due_us(b->engine, w->number, b->now);
-    if (w->parked_count > 0 && w->number == 0 && b->mono_us < w->watch_until_us) in_us = WATCH_US;
-    if (in_us == 0 && w->pops_in_flight > 0) in_us = -1; /* looked at again when they are back */
+    int64_t due_us = -1;
+    if (w->parked.count > 0 && w->number != 0) due_us = engine_group_due_us(b->engine, w->number, b->now);
+    int64_t in_us = look_in_us(due_us, w->pops_in_flight, w->futile);
     if (in_us < 0) {
-        heap_remove(&p->due, &w->due);
-        return;
+        heap_remove(&b->parked.groups_due, &w->due);
+    } else {
+        heap_put(&b->parked.groups_due, &w->due, b->mono_us + in_us, w->id);
     }
-    int64_t least_us = FUTILE_US << (w->futile < 7 ? w->futile : 7);
-    if (least_us > FUTILE_US_MAX) least_us = FUTILE_US_MAX;
-    if ((in_us == 0 || w->futile > 0) && in_us < least_us) in_us = least_us;
-    heap_put(&p->due, &w->due, b->mono_us + in_us, w->id);
 }
 
-/* True when lanes are left to look at. */
-static bool group_serve(struct broker *b, struct group_wait *w)
+static void group_serve(struct broker *b, struct group_wait *w)
 {
     uint8_t reasons = w->reasons;
     w->reasons = 0;
-    bool checked = true;
     if (w->parked_count > 0) {
         group_resolve(b, w);
-        if ((reasons & WAKE_DUE) != 0) {
-            if (w->lanes_unchecked == 0) w->lanes_unchecked = w->lane_count;
-            checked = group_check_lanes(b, w);
-        }
         bool vain = reasons == WAKE_RETURNED && w->futile > 0;
         if (reasons != 0 && !vain) group_grant(b, w);
     }
     group_due_set(b, w);
-    return !checked;
 }
 
 static void due_arm(struct broker *b)
 {
     struct parked *p = &b->parked;
-    struct heap_node *n = heap_min(&p->due);
+    struct heap_node *g = heap_min(&p->groups_due), *l = heap_min(&p->lanes_due);
+    struct heap_node *n = g == NULL || (l != NULL && l->key < g->key) ? l : g;
     if (n == NULL) {
         loop_timer_cancel(b->loop, &p->timer);
     } else if (!heap_holds(&p->timer.node) || p->timer.node.key != n->key) {
@@ -605,16 +639,22 @@ void parked_due_fire(struct loop_timer *t)
 {
     struct broker *b = owner_of(t, struct broker, parked.timer);
     struct parked *p = &b->parked;
-    inbox_clock(b);
     struct heap_node *n;
-    while ((n = heap_min(&p->due)) != NULL && n->key <= b->mono_us) {
-        heap_remove(&p->due, n);
+    inbox_clock(b);
+    while ((n = heap_min(&p->groups_due)) != NULL && n->key <= b->mono_us) {
+        heap_remove(&p->groups_due, n);
         group_mark(p, owner_of(n, struct group_wait, due), WAKE_DUE);
     }
-    due_arm(b);
+    while ((n = heap_min(&p->lanes_due)) != NULL && n->key <= b->mono_us) {
+        struct lane_wait *l = owner_of(n, struct lane_wait, due);
+        heap_remove(&p->lanes_due, n);
+        lane_mark(p, l);
+        group_mark(p, l->group, 0);
+    }
+    /* the turn that follows serves them and sets the timer again */
 }
 
-bool parked_turn(struct broker *b)
+void parked_turn(struct broker *b)
 {
     struct parked *p = &b->parked;
     struct lane_wait *l = p->dirty_lanes;
@@ -627,39 +667,31 @@ bool parked_turn(struct broker *b)
     }
     struct group_wait *w = p->dirty_groups;
     p->dirty_groups = NULL;
-    bool more = false;
     while (w != NULL) {
         struct group_wait *next = w->dirty_next;
         w->dirty = false;
-        if (group_serve(b, w)) {
-            group_mark(p, w, WAKE_DUE);
-            more = true;
-        }
+        group_serve(b, w);
         group_release(p, w);
         w = next;
     }
     due_arm(b);
-    return more;
 }
 
 void parked_free(struct broker *b)
 {
     struct parked *p = &b->parked;
     must(p->count == 0);
-    bool more = true;
-    while (more && (p->dirty_lanes != NULL || p->dirty_groups != NULL)) {
-        while (p->dirty_lanes != NULL) {
-            struct lane_wait *l = p->dirty_lanes;
-            p->dirty_lanes = l->dirty_next;
-            l->dirty = false;
-            lane_release(p, l);
-        }
-        while (p->dirty_groups != NULL) {
-            struct group_wait *w = p->dirty_groups;
-            p->dirty_groups = w->dirty_next;
-            w->dirty = false;
-            group_release(p, w);
-        }
+    while (p->dirty_lanes != NULL) {
+        struct lane_wait *l = p->dirty_lanes;
+        p->dirty_lanes = l->dirty_next;
+        l->dirty = false;
+        lane_release(p, l);
+    }
+    while (p->dirty_groups != NULL) {
+        struct group_wait *w = p->dirty_groups;
+        p->dirty_groups = w->dirty_next;
+        w->dirty = false;
+        group_release(p, w);
     }
     must(p->queues.count == 0 && p->lanes.count == 0 && p->armed.count == 0);
     hash_table_free(&p->queues);
@@ -667,5 +699,6 @@ void parked_free(struct broker *b)
     hash_table_free(&p->groups_by_number);
     hash_table_free(&p->lanes);
     hash_table_free(&p->armed);
-    heap_free(&p->due);
+    heap_free(&p->groups_due);
+    heap_free(&p->lanes_due);
 }
