@@ -1,0 +1,130 @@
+/* Applying: entries that are committed and stored, by index, each exactly once. The same path replays what a start found in the
+ * log and applies what was just submitted. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "replica/replica_inner.h"
+
+enum {
+    RUN_ENTRIES_MAX = 512,     /* of one run; the rest is the hook's, so that a replay leaves the loop alive */
+    RUN_BYTES_MAX = 8 << 20,
+    BODY_SPARE_BYTES = 1 << 20, /* of the buffer for cold bodies, kept between turns */
+};
+
+/* The body of an entry; `pin` must be given back when *pinned. */
+static bool body_get(struct replica *r, const struct slot *s, struct slice *body, struct log_pin *pin, bool *pinned)
+{
+    *pinned = log_view(r->log, s->pos, s->len, body, pin);
+    if (*pinned) return true;
+    buf_clear(&r->body);
+    char *at = buf_reserve(&r->body, s->len + 1);
+    if (log_read(r->log, s->pos, s->len, at) != LOG_OK) {
+        char what[160];
+        snprintf(what, sizeof what, "%.80s: the entry at position %llu cannot be read back", r->log_dir, (unsigned long long)s->pos);
+        replica_fail(r, what);
+        return false;
+    }
+    *body = slice_make(at, s->len);
+    return true;
+}
+
+/* A committed change of the members: raft is told, outside the step that committed it, and our copy for the next start is renewed. */
+static void change_apply(struct replica *r, uint64_t index, struct slice body)
+{
+    if (index == 1) return; /* raft knows the first one without being told */
+    struct buf error = {0};
+    if (index > r->conf.index) {
+        r->conf.index = index;
+        buf_clear(&r->conf.encoded);
+        buf_slice(&r->conf.encoded, body);
+        if (conf_store(r->dir, &r->conf, &error) != LOG_OK) {
+            buf_byte(&error, '\0');
+            replica_fail(r, error.at);
+            buf_free(&error);
+            return;
+        }
+    }
+    struct raft_event event = {.type = RAFT_CONFIGURATION, .configuration.index = index};
+    struct raft_buffer encoded = {.base = (void *)(uintptr_t)body.at, .len = body.len};
+    must(raft_configuration_decode(&encoded, &event.configuration.conf) == 0);
+    int rv = step_run(r, &event); /* takes the configuration */
+    if (rv != 0) replica_fail(r, raft_strerror(rv));
+}
+
+static bool entry_apply(struct replica *r, uint64_t index)
+{
+    struct slot s = *ring_at(&r->ring, index); /* a copy: a submit inside apply may move the ring */
+    if (s.type != RAFT_BARRIER) {
+        struct slice body;
+        struct log_pin pin;
+        bool pinned;
+        if (!body_get(r, &s, &body, &pin, &pinned)) return false;
+        if (s.type == RAFT_COMMAND) {
+            r->o.apply(r->o.ctx, index, s.term, s.pos, body);
+        } else {
+            must(s.type == RAFT_CHANGE);
+            change_apply(r, index, body);
+        }
+        if (pinned) log_unpin(r->log, pin);
+    }
+    must(r->ring.first == index);
+    ring_pop(&r->ring);
+    r->flight_bytes -= s.len;
+    r->applied = index;
+    return !atomic_load_explicit(&r->broken, memory_order_relaxed);
+}
+
+static uint64_t apply_limit(const struct replica *r)
+{
+    /* Committed may be ahead of what this node stored; the state must never outrun the log. */
+    return r->commit_max < r->raft.last_stored ? r->commit_max : r->raft.last_stored;
+}
+
+bool apply_run(struct replica *r)
+{
+    if (r->applying || atomic_load_explicit(&r->broken, memory_order_relaxed)) return false;
+    uint64_t entries = 0, bytes = 0;
+    r->applying = true;
+    while (r->applied < apply_limit(r) && entries < RUN_ENTRIES_MAX && bytes < RUN_BYTES_MAX) {
+        bytes += ring_at(&r->ring, r->applied + 1)->len;
+        if (!entry_apply(r, r->applied + 1)) break;
+        entries++;
+    }
+    r->applying = false;
+    if (r->body.cap > BODY_SPARE_BYTES) buf_free(&r->body);
+    if (entries > 0 && r->o.applied_batch != NULL) r->o.applied_batch(r->o.ctx);
+    role_update(r);
+    return !atomic_load_explicit(&r->broken, memory_order_relaxed) && r->applied < apply_limit(r);
+}
+
+bool apply_hook(struct loop_hook *hook)
+{
+    struct replica *r = (struct replica *)(void *)((char *)hook - offsetof(struct replica, hook));
+    if (r->applied < apply_limit(r)) return apply_run(r);
+    if (r->role == REPLICA_STARTING) role_update(r);
+    return false;
+}
+
+static enum replica_role role_now(struct replica *r)
+{
+    switch (raft_state(&r->raft)) {
+    case RAFT_LEADER:
+        /* Leading counts once all that was recovered is applied. */
+        return r->applied >= r->lead_index ? REPLICA_LEADER : r->role == REPLICA_STARTING ? REPLICA_STARTING : REPLICA_FOLLOWER;
+    case RAFT_CANDIDATE:
+        return REPLICA_CANDIDATE;
+    default:
+        return REPLICA_FOLLOWER;
+    }
+}
+
+void role_update(struct replica *r)
+{
+    enum replica_role role = role_now(r);
+    if (role == r->role) return;
+    bool lost = r->role == REPLICA_LEADER;
+    r->role = role;
+    if (lost && r->o.lost != NULL) r->o.lost(r->o.ctx);
+    if (r->o.role != NULL) r->o.role(r->o.ctx, role);
+}
