@@ -1,0 +1,68 @@
+/* The HTTP edge as a whole: what its threads share.
+ *
+ *   listener (edge 0's loop) --fd--> edge: a loop, and daemons of libmicrohttpd that it runs
+ *                                      |  head checked, body collected -> route -> struct call -> broker
+ *                                      +-- done: answer rendered, sent in the same turn
+ *
+ * Fields without a note are set before the loops run and only read afterwards. */
+#ifndef QUEEN_HTTP_HTTP_H
+#define QUEEN_HTTP_HTTP_H
+
+#include <stdatomic.h>
+
+#include "broker/broker.h"
+
+struct edge;
+
+/* Limits of the edge: what each bounds, and what happens there. */
+enum {
+    EDGE_DAEMON_CONNECTIONS = 512,   /* connections of one libmicrohttpd daemon; then another one is started. Bounds the walk that
+                                        a resume costs (the daemon looks through all its suspended connections) */
+    EDGE_CONNECTION_MEMORY = 16384,  /* request head + answer head of one connection; longer heads: 431, 414 */
+    EDGE_BODY_KEEP = 32768,          /* buffers up to this stay with a request that is kept for reuse */
+    EDGE_REQUESTS_KEPT = 128,        /* requests kept for reuse by one edge */
+    EDGE_IDLE_US = 75000000,         /* a connection without a complete request line is cut after this */
+    EDGE_READ_US = 20000000,         /* head and body: at least EDGE_READ_BYTES in this time, else cut */
+    EDGE_READ_BYTES = 4096,
+    EDGE_SEND_US = 30000000,         /* an answer must be taken within this + its size at EDGE_SEND_BYTES_S */
+    EDGE_SEND_BYTES_S = 32768,
+    EDGE_RUN_US = 20000,             /* a call not answered by then is suspended in the daemon, its client's leaving watched */
+    EDGE_ACCEPTS_A_TURN = 64,
+    EDGE_DRAINS_MAX = 256,          /* refused uploads whose rest is read and thrown away so that the refusal arrives */
+    EDGE_DRAIN_US = 2000000,
+    EDGE_DRAIN_BYTES = 8 << 20,
+    EDGE_STOP_US = 10000000,         /* graceful stop: what is not sent by then is cut */
+};
+
+/* A number of one edge: written by its thread alone, read by any. */
+struct counter {
+    _Atomic uint64_t value;
+};
+
+static inline void counter_add(struct counter *c, uint64_t n)
+{
+    atomic_store_explicit(&c->value, atomic_load_explicit(&c->value, memory_order_relaxed) + n, memory_order_relaxed);
+}
+
+static inline uint64_t counter_get(const struct counter *c)
+{
+    return atomic_load_explicit(&c->value, memory_order_relaxed);
+}
+
+struct http {
+    const struct config *config;
+    struct broker *broker; /* set before the listener accepts */
+    struct edge **edges;
+    uint32_t edge_count;
+    int64_t started_us;             /* clock_mono_us */
+    _Atomic uint64_t id_seed;       /* of message ids; 0 until the broker told it */
+    atomic_bool stopping;           /* no new connections; every answer closes its connection */
+};
+
+/* Is everything there that a request needs? Any thread. */
+static inline bool http_ready(struct http *h)
+{
+    return h->broker != NULL && atomic_load_explicit(&h->id_seed, memory_order_acquire) != 0 && broker_ready(h->broker);
+}
+
+#endif

@@ -1,0 +1,209 @@
+#include "http/route.h"
+
+#include <stdio.h>
+
+#include "http/answer.h"
+#include "http/name.h"
+#include "http/render.h"
+
+const struct route route_table[] = {
+    {ROUTE_PUSH, "push", "POST", "/api/v1/push", false, false, route_push},
+    {ROUTE_POP_QUEUE, "pop_queue", "GET", "/api/v1/pop/queue/:", false, false, route_pop_queue},
+    {ROUTE_POP_PARTITION, "pop_partition", "GET", "/api/v1/pop/queue/:/partition/:", false, false, route_pop_partition},
+    {ROUTE_POP_DISCOVERY, "pop_discovery", "GET", "/api/v1/pop", false, false, route_pop_discovery},
+    {ROUTE_ACK, "ack", "POST", "/api/v1/ack", false, false, route_ack},
+    {ROUTE_ACK_BATCH, "ack_batch", "POST", "/api/v1/ack/batch", false, false, route_ack},
+    {ROUTE_EXTEND, "lease_extend", "POST", "/api/v1/lease/:/extend", false, false, route_extend},
+    {ROUTE_CONFIGURE, "configure", "POST", "/api/v1/configure", false, false, route_configure},
+    {ROUTE_QUEUE_DELETE, "queue_delete", "DELETE", "/api/v1/resources/queues/:", false, false, route_queue_delete},
+    {ROUTE_QUEUE_LIST, "queue_list", "GET", "/api/v1/resources/queues", true, false, route_queue_list},
+    {ROUTE_QUEUE_DETAIL, "queue_detail", "GET", "/api/v1/resources/queues/:", true, false, route_queue_detail},
+    {ROUTE_QUEUE_DEPTH, "queue_depth", "GET", "/api/v1/resources/queues/:/depth", true, false, route_queue_depth},
+    {ROUTE_DLQ, "dlq", "GET", "/api/v1/dlq", true, false, route_dlq},
+    {ROUTE_HEALTH, "health", "GET", "/health", true, true, route_health},
+    {ROUTE_STATUS, "status", "GET", "/status", true, true, route_status},
+    {ROUTE_METRICS, "metrics", "GET", "/metrics", true, true, route_metrics},
+    {ROUTE_PROMETHEUS, "prometheus", "GET", "/metrics/prometheus", true, true, route_prometheus},
+    {ROUTE_STATS_REFRESH, "stats_refresh", "POST", "/api/v1/stats/refresh", false, true, route_stats_refresh},
+};
+const uint32_t route_table_len = sizeof route_table / sizeof route_table[0];
+
+const char *route_label(enum route_id id)
+{
+    return id == ROUTE_NONE ? "none" : route_table[id].label;
+}
+
+/* ---- path --------------------------------------------------------------------------------------------------------- */
+
+/* Does the raw path match? Splits on / first; parameters are given raw. */
+static bool pattern_match(const char *pattern, struct slice path, struct slice params[REQUEST_PARAMS_MAX])
+{
+    size_t i = 0;
+    unsigned count = 0;
+    for (; *pattern != 0; pattern++) {
+        if (*pattern != ':') {
+            if (i == path.len || path.at[i] != *pattern) return false;
+            i++;
+            continue;
+        }
+        size_t from = i;
+        while (i < path.len && path.at[i] != '/') i++;
+        must(count < REQUEST_PARAMS_MAX);
+        params[count++] = slice_make(path.at + from, i - from);
+    }
+    return i == path.len;
+}
+
+/* The path of a request target: itself, or behind the authority of an absolute one. */
+static struct slice path_of(struct slice target)
+{
+    static const char scheme[] = "http://";
+    if (target.len == 0 || target.at[0] == '/') return target;
+    if (target.len < sizeof scheme - 1 || memcmp(target.at, scheme, sizeof scheme - 1) != 0) return slice_make(NULL, 0);
+    const char *slash = memchr(target.at + sizeof scheme - 1, '/', target.len - (sizeof scheme - 1));
+    if (slash == NULL) return slice_make(NULL, 0);
+    return slice_make(slash, target.len - (size_t)(slash - target.at));
+}
+
+static bool params_decode(struct request *r, struct slice params[REQUEST_PARAMS_MAX])
+{
+    for (unsigned i = 0; i < REQUEST_PARAMS_MAX; i++) {
+        if (params[i].at == NULL) continue;
+        if (!name_decode(params[i], false, request_arena(r), &r->params[i])) {
+            answer_error(r, 400, "bad_request", "the path has a bad percent escape or is not UTF-8");
+            return false;
+        }
+        if (name_has_control(r->params[i])) {
+            answer_error(r, 400, "bad_request", "a name in the path has a control character");
+            return false;
+        }
+        if (r->params[i].len == 0) {
+            answer_error(r, 400, "bad_request", "a name in the path is empty");
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool query_decode(struct request *r, struct slice query)
+{
+    while (query.len > 0) {
+        const char *amp = memchr(query.at, '&', query.len);
+        struct slice pair = slice_make(query.at, amp == NULL ? query.len : (size_t)(amp - query.at));
+        query = amp == NULL ? slice_make(NULL, 0) : slice_make(amp + 1, query.len - pair.len - 1);
+        if (pair.len == 0) continue;
+        if (r->query_count == REQUEST_QUERY_MAX) {
+            answer_plain(r, 400, "too many query parameters");
+            return false;
+        }
+        const char *equals = memchr(pair.at, '=', pair.len);
+        size_t name_len = equals == NULL ? pair.len : (size_t)(equals - pair.at);
+        struct slice value = equals == NULL ? slice_make("", 0) : slice_make(equals + 1, pair.len - name_len - 1);
+        struct query_pair *q = &r->query[r->query_count++];
+        if (!name_decode(slice_make(pair.at, name_len), true, request_arena(r), &q->name) ||
+            !name_decode(value, true, request_arena(r), &q->value)) {
+            answer_plain(r, 400, "the query string has a bad percent escape or is not UTF-8");
+            return false;
+        }
+    }
+    return true;
+}
+
+static void answer_no_route(struct request *r, struct slice path)
+{
+    answer_error(r, 404, NULL, "");
+    buf_clear(&r->out);
+    buf_text(&r->out, "{\"code\":\"no_such_route\",\"error\":\"not found\",\"path\":");
+    struct slice shown;
+    if (path.len > 1024) path.len = 1024;
+    if (!name_decode(path, false, request_arena(r), &shown)) shown = slice_make("", 0);
+    render_text(&r->out, shown);
+    buf_byte(&r->out, '}');
+}
+
+static void answer_wrong_method(struct request *r, struct slice path)
+{
+    struct buf allow = {0};
+    struct slice params[REQUEST_PARAMS_MAX];
+    for (uint32_t i = 0; i < route_table_len; i++) {
+        if (!pattern_match(route_table[i].pattern, path, params)) continue;
+        if (allow.len > 0) buf_text(&allow, ", ");
+        buf_text(&allow, route_table[i].method);
+        if (route_table[i].head) buf_text(&allow, ", HEAD");
+    }
+    buf_byte(&allow, 0);
+    answer_error(r, 405, "method_not_allowed", "the route does not take this method");
+    r->allow = arena_copy(request_arena(r), buf_view(&allow)).at;
+    buf_free(&allow);
+}
+
+void route_find(struct request *r, const char *method)
+{
+    const char *question = memchr(r->target.at, '?', r->target.len);
+    size_t path_len = question == NULL ? r->target.len : (size_t)(question - r->target.at);
+    struct slice path = path_of(slice_make(r->target.at, path_len));
+    bool known = false;
+    r->route = NULL;
+    if (path.len == 0) {
+        answer_plain(r, 400, "bad request target");
+        return;
+    }
+    for (uint32_t i = 0; i < route_table_len; i++) {
+        const struct route *route = &route_table[i];
+        struct slice params[REQUEST_PARAMS_MAX] = {0};
+        if (!pattern_match(route->pattern, path, params)) continue;
+        known = true;
+        if (strcmp(route->method, method) != 0 && !(route->head && strcmp(method, "HEAD") == 0)) continue;
+        if (!params_decode(r, params)) return;
+        if (question != NULL && !query_decode(r, slice_make(question + 1, r->target.len - path_len - 1))) return;
+        r->route = route;
+        return;
+    }
+    if (known) answer_wrong_method(r, path);
+    else answer_no_route(r, path);
+}
+
+/* ---- query -------------------------------------------------------------------------------------------------------- */
+
+bool query_text(struct request *r, const char *name, struct slice *out)
+{
+    for (uint32_t i = r->query_count; i-- > 0;) {
+        if (!slice_is(r->query[i].name, name)) continue;
+        *out = r->query[i].value;
+        return out->len > 0;
+    }
+    return false;
+}
+
+static bool refuse_query(struct request *r, const char *name, const char *wanted)
+{
+    char text[160];
+    snprintf(text, sizeof text, "query parameter %s: %s is required", name, wanted);
+    answer_plain(r, 400, text);
+    return false;
+}
+
+bool query_int(struct request *r, const char *name, int64_t *out, bool *given)
+{
+    struct slice text = {0};
+    *given = query_text(r, name, &text);
+    if (!*given) return true;
+    size_t i = text.at[0] == '-' || text.at[0] == '+' ? 1 : 0;
+    if (i == text.len || text.len > 40) return refuse_query(r, name, "an integer");
+    int64_t value = 0; /* saturates: every integer parameter is clamped anyway */
+    for (; i < text.len; i++) {
+        if (text.at[i] < '0' || text.at[i] > '9') return refuse_query(r, name, "an integer");
+        if (value < INT64_MAX / 10 - 1) value = value * 10 + (text.at[i] - '0');
+    }
+    *out = text.at[0] == '-' ? -value : value;
+    return true;
+}
+
+bool query_bool(struct request *r, const char *name, bool *out, bool *given)
+{
+    struct slice text = {0};
+    *given = query_text(r, name, &text);
+    if (!*given) return true;
+    *out = slice_is(text, "true");
+    return *out || slice_is(text, "false") || refuse_query(r, name, "true or false");
+}

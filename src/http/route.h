@@ -1,0 +1,60 @@
+/* Routes: which path and method means what. One file a family implements them (route_*.c).
+ *
+ * A route's `run` is called once the whole request is there. It either makes an answer at once (answer.h) or gives the call to
+ * the broker (request_submit) and makes the answer when that is done. Edge thread. */
+#ifndef QUEEN_HTTP_ROUTE_H
+#define QUEEN_HTTP_ROUTE_H
+
+#include "http/request.h"
+
+enum route_id {
+    ROUTE_PUSH, ROUTE_POP_QUEUE, ROUTE_POP_PARTITION, ROUTE_POP_DISCOVERY, ROUTE_ACK, ROUTE_ACK_BATCH, ROUTE_EXTEND,
+    ROUTE_CONFIGURE, ROUTE_QUEUE_DELETE, ROUTE_QUEUE_LIST, ROUTE_QUEUE_DETAIL, ROUTE_QUEUE_DEPTH, ROUTE_DLQ,
+    ROUTE_HEALTH, ROUTE_STATUS, ROUTE_METRICS, ROUTE_PROMETHEUS, ROUTE_STATS_REFRESH,
+    ROUTE_NONE, /* refused before a route was known, or no such route */
+    ROUTE_COUNT
+};
+
+struct route {
+    enum route_id id;
+    const char *label;   /* for metrics */
+    const char *method;
+    const char *pattern; /* `:` stands for one segment: a parameter */
+    bool head;           /* HEAD is answered like GET, without the body */
+    bool always;         /* answered also while the broker is not ready */
+    void (*run)(struct request *r);
+};
+
+extern const struct route route_table[];
+extern const uint32_t route_table_len;
+const char *route_label(enum route_id id);
+
+/* Reads r->target: finds the route, decodes parameters and query. Without one: an answer (404, 405 or 400) is set and r->route
+ * stays NULL. */
+void route_find(struct request *r, const char *method);
+
+/* Typed query parameters. A repeated name keeps the last value; an empty value is as good as absent. False: the value is not of
+ * that type; a 400 is set. `out` is left alone when the parameter is absent. */
+bool query_text(struct request *r, const char *name, struct slice *out);
+bool query_int(struct request *r, const char *name, int64_t *out, bool *given);
+bool query_bool(struct request *r, const char *name, bool *out, bool *given);
+
+void route_push(struct request *r);
+void route_pop_queue(struct request *r);
+void route_pop_partition(struct request *r);
+void route_pop_discovery(struct request *r);
+void route_ack(struct request *r);
+void route_extend(struct request *r);
+void route_configure(struct request *r);
+void route_queue_delete(struct request *r);
+void route_queue_list(struct request *r);
+void route_queue_detail(struct request *r);
+void route_queue_depth(struct request *r);
+void route_dlq(struct request *r);
+void route_health(struct request *r);
+void route_status(struct request *r);
+void route_metrics(struct request *r);
+void route_prometheus(struct request *r);
+void route_stats_refresh(struct request *r);
+
+#endif

@@ -1,0 +1,118 @@
+/* GET /api/v1/dlq
+ *
+ *   query   queue, consumerGroup (filters), limit (100, 1..1000), offset (0): skips that many
+ *   answer  200 {"messages":[...],"total":n,"pagination":{"limit","offset","total","hasMore"}}, newest failure first. Row: id, queue, partition,
+ *           partitionId (digits), consumerGroup, offset, messageId, transactionId, data, payload (the same), errorMessage,
+ *           retryCount, createdAt and failedAt (when it failed, us). A row whose payload cannot be read has data null and
+ *           "damaged":true.
+ *   errors  400 text for a bad integer, 503
+ *
+ * `total` counts all that match: the read costs about 50 ns a dead letter of the tenant, plus the payloads of the page, which may
+ * have to come from disk. An answer ends early once it has 32 MiB; hasMore is true then. */
+#include "base/limits.h"
+#include "http/answer.h"
+#include "http/render.h"
+#include "http/route.h"
+
+struct dlq_query {
+    struct slice queue, group;
+    uint64_t limit, offset;
+};
+
+/* Bytes that the store keeps but this node cannot read now are said as such: the listing is for people. */
+static void payload_render(struct buf *out, struct broker *b, struct arena *scratch, const struct dead_letter_view *v)
+{
+    struct call_piece piece;
+    struct push_item item;
+    arena_reset(scratch);
+    if (!broker_piece_load(b, scratch, &v->piece, &piece)) {
+        buf_text(out, ",\"transactionId\":null,\"data\":null,\"payload\":null,\"damaged\":true");
+        return;
+    }
+    push_group_item(&piece.group, v->piece.item0, &item);
+    struct slice payload = item.payload.len == 0 ? slice_of("null") : item.payload;
+    buf_text(out, ",\"transactionId\":");
+    if (item.flags & ITEM_TRANSACTION) render_text(out, item.transaction);
+    else render_uuid(out, v->message);
+    buf_text(out, ",\"data\":");
+    buf_slice(out, payload);
+    buf_text(out, ",\"payload\":");
+    buf_slice(out, payload);
+    broker_piece_release(b, &piece);
+}
+
+static void row_render(struct buf *out, struct broker *b, struct arena *scratch, const struct dead_letter_view *v)
+{
+    buf_text(out, "{\"id\":");
+    render_uuid(out, v->id);
+    buf_text(out, ",\"queue\":");
+    render_text(out, v->queue);
+    buf_text(out, ",\"partition\":");
+    render_text(out, v->partition);
+    buf_printf(out, ",\"partitionId\":\"%u\",\"consumerGroup\":", v->partition_number);
+    render_text(out, v->group);
+    buf_text(out, ",\"offset\":");
+    buf_decimal(out, v->offset);
+    buf_text(out, ",\"messageId\":");
+    render_uuid(out, v->message);
+    payload_render(out, b, scratch, v);
+    buf_text(out, ",\"errorMessage\":");
+    render_text(out, v->error);
+    buf_printf(out, ",\"retryCount\":%u,\"createdAt\":", v->retries);
+    render_time_us(out, v->failed_us);
+    buf_text(out, ",\"failedAt\":");
+    render_time_us(out, v->failed_us);
+    buf_byte(out, '}');
+}
+
+static void dlq_read(struct call *c, struct engine *e, struct engine_now now)
+{
+    const struct request *r = c->read_ctx;
+    const struct dlq_query *q = r->route_data;
+    struct dead_letter_view v;
+    struct arena scratch;
+    struct buf *out = &c->answer;
+    uint64_t before = UINT64_MAX, total = 0, rows = 0;
+    (void)now;
+    arena_init(&scratch);
+    buf_text(out, "{\"messages\":[");
+    for (; engine_dead_letter_next(e, r->tenant, q->queue, q->group, &before, &v); total++) {
+        if (total < q->offset || rows >= q->limit || out->len > POP_BYTES_MAX) continue;
+        if (rows++ > 0) buf_byte(out, ',');
+        row_render(out, r->http->broker, &scratch, &v);
+    }
+    arena_free(&scratch);
+    buf_text(out, "],\"total\":");
+    buf_decimal(out, total);
+    buf_text(out, ",\"pagination\":{\"limit\":");
+    buf_decimal(out, q->limit);
+    buf_text(out, ",\"offset\":");
+    buf_decimal(out, q->offset);
+    buf_text(out, ",\"total\":");
+    buf_decimal(out, total);
+    buf_printf(out, ",\"hasMore\":%s}}", q->offset + rows < total ? "true" : "false");
+}
+
+static void dlq_after(struct request *r)
+{
+    if (!answer_outcome(r)) return;
+    buf_slice(&r->out, buf_view(&r->call.answer));
+    answer_json(r, 200);
+}
+
+void route_dlq(struct request *r)
+{
+    struct dlq_query *q = arena_zero(request_arena(r), sizeof *q);
+    int64_t limit = 100, offset = 0;
+    bool given;
+    if (!query_int(r, "limit", &limit, &given) || !query_int(r, "offset", &offset, &given)) return;
+    q->limit = limit < 1 ? 1 : limit > 1000 ? 1000 : (uint64_t)limit;
+    q->offset = offset < 0 ? 0 : (uint64_t)offset;
+    query_text(r, "queue", &q->queue);
+    query_text(r, "consumerGroup", &q->group);
+    r->route_data = q;
+    r->call.kind = CALL_READ;
+    r->call.read = dlq_read;
+    r->call.read_ctx = r;
+    request_submit(r, r->http->config->pop_timeout_ms, dlq_after);
+}

@@ -1,0 +1,270 @@
+/* Start and stop of `queen serve`.
+ *
+ *   main thread   loop 0: signals, the listener, the group; with one or two cores edge 0 as well
+ *   edge threads  one loop each
+ *
+ *   stop: SIGTERM -> no new connections -> the broker answers every call -> the edges send what is in flight and close -> the
+ *         loops end -> the broker is closed. Each step has a limit in time. A second signal ends the process at once. */
+#include "http/serve.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/logger.h"
+#include "http/edge.h"
+#include "http/listener.h"
+
+struct serve_edge {
+    struct serve *serve;
+    struct edge *edge;
+    struct loop *loop;
+    struct loop_task stop;
+    pthread_t thread;
+    bool has_thread;
+};
+
+struct serve {
+    struct config config;
+    struct http http;
+    struct loop *loop; /* main */
+    struct loop_fd signals;
+    bool stopping;
+    struct listener *listener;
+    struct loop_timer ready_timer;
+    struct serve_edge *edges;
+    struct loop_task close_listener, ended;
+    atomic_uint edges_open;
+};
+
+static struct serve *serve_of(void *member, size_t at)
+{
+    return (struct serve *)(void *)((char *)member - at);
+}
+
+/* ---- stop --------------------------------------------------------------------------------------------------------- */
+
+static void all_ended(struct loop_task *t)
+{
+    struct serve *s = serve_of(t, offsetof(struct serve, ended));
+    loop_stop(s->loop);
+}
+
+static void edge_stopped(void *ctx)
+{
+    struct serve_edge *e = ctx;
+    struct serve *s = e->serve;
+    if (e->has_thread) loop_stop(e->loop);
+    if (atomic_fetch_sub(&s->edges_open, 1) == 1) loop_post(s->loop, &s->ended);
+}
+
+static void edge_stop_run(struct loop_task *t)
+{
+    struct serve_edge *e = (struct serve_edge *)(void *)((char *)t - offsetof(struct serve_edge, stop));
+    edge_stop(e->edge, edge_stopped, e);
+}
+
+static void broker_stopped(void *ctx)
+{
+    struct serve *s = ctx;
+    atomic_store(&s->edges_open, s->http.edge_count);
+    s->ended.run = all_ended;
+    for (uint32_t i = 0; i < s->http.edge_count; i++) {
+        s->edges[i].stop.run = edge_stop_run;
+        loop_post(s->edges[i].loop, &s->edges[i].stop);
+    }
+}
+
+static void listener_close_run(struct loop_task *t)
+{
+    struct serve *s = serve_of(t, offsetof(struct serve, close_listener));
+    listener_close(s->listener);
+}
+
+static void stop_begin(struct serve *s, uint32_t signal_number)
+{
+    if (s->stopping) {
+        log_warn("second signal: leaving at once");
+        _exit(0);
+    }
+    s->stopping = true;
+    log_info("stopping (%s)", signal_number == SIGINT ? "SIGINT" : "SIGTERM");
+    atomic_store(&s->http.stopping, true);
+    loop_timer_cancel(s->loop, &s->ready_timer);
+    s->close_listener.run = listener_close_run;
+    loop_post(s->edges[0].loop, &s->close_listener);
+    broker_stop(s->http.broker, broker_stopped, s);
+}
+
+static void signals_ready(struct loop_fd *f, uint32_t events)
+{
+    struct serve *s = serve_of(f, offsetof(struct serve, signals));
+    struct signalfd_siginfo info;
+    (void)events;
+    while (read(f->fd, &info, sizeof info) == (ssize_t)sizeof info) stop_begin(s, info.ssi_signo);
+}
+
+/* ---- start -------------------------------------------------------------------------------------------------------- */
+
+static bool signals_open(struct serve *s)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    s->signals = (struct loop_fd){.fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC), .ready = signals_ready};
+    return s->signals.fd >= 0 && loop_fd_add(s->loop, &s->signals, EPOLLIN);
+}
+
+/* As many descriptors as the system lets us have. What is left for the log and the store beside the connections is the
+ * configuration's business; too little is said here. */
+static void files_raise(const struct config *c)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) log_warn("the limit of open files stays as it is: %s", strerror(errno));
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < (uint64_t)c->connections_max + 64) {
+        log_warn("open files are limited to %llu: too few for %u connections, the log and the store",
+                 (unsigned long long)limit.rlim_cur, c->connections_max);
+    }
+}
+
+static void ready_fire(struct loop_timer *t)
+{
+    struct serve *s = serve_of(t, offsetof(struct serve, ready_timer));
+    if (!http_ready(&s->http)) {
+        loop_timer_set(s->loop, t, loop_now_us(s->loop) + 1000);
+        return;
+    }
+    log_info("ready");
+}
+
+static void *edge_thread(void *ctx)
+{
+    struct serve_edge *e = ctx;
+    loop_run(e->loop);
+    return NULL;
+}
+
+static void seed_run(struct loop_task *t)
+{
+    struct serve_edge *e = (struct serve_edge *)(void *)((char *)t - offsetof(struct serve_edge, stop));
+    edge_seed_fetch(e->edge);
+}
+
+/* Edges before the broker: their hooks run first in a shared loop, so what they read enters the log in the same turn. */
+static bool edges_make(struct serve *s)
+{
+    uint32_t count = s->config.edge_threads;
+    s->edges = calloc(count, sizeof *s->edges);
+    s->http.edges = calloc(count, sizeof *s->http.edges);
+    must(s->edges != NULL && s->http.edges != NULL);
+    for (uint32_t i = 0; i < count; i++) {
+        struct serve_edge *e = &s->edges[i];
+        e->serve = s;
+        e->has_thread = i > 0 || s->config.group_own_thread;
+        e->loop = e->has_thread ? loop_new() : s->loop;
+        if (e->loop == NULL) return false;
+        e->edge = edge_new(&s->http, e->loop);
+        s->http.edges[i] = e->edge;
+        s->http.edge_count = i + 1;
+    }
+    return true;
+}
+
+static bool edges_run(struct serve *s)
+{
+    s->edges[0].stop.run = seed_run;
+    loop_post(s->edges[0].loop, &s->edges[0].stop);
+    for (uint32_t i = 0; i < s->http.edge_count; i++) {
+        struct serve_edge *e = &s->edges[i];
+        if (e->has_thread && pthread_create(&e->thread, NULL, edge_thread, e) != 0) return false;
+    }
+    return true;
+}
+
+static void say_listening(const struct serve *s)
+{
+    const char *host = s->config.host;
+    bool six = strchr(host, ':') != NULL;
+    log_info("listening on http://%s%s%s:%u (no authentication; set HOST to listen elsewhere)", six ? "[" : "", host, six ? "]" : "",
+             listener_port(s->listener));
+}
+
+static int fail(int code, const char *what, const struct buf *error)
+{
+    if (error == NULL || error->len == 0) log_error("%s", what);
+    else log_error("%s%.*s", what, (int)error->len, error->at);
+    return code;
+}
+
+static int serve_run(struct serve *s, struct buf *error)
+{
+    int exit_code = 2;
+    s->loop = loop_new();
+    if (s->loop == NULL || !signals_open(s) || !edges_make(s)) return fail(3, "cannot make an event loop", NULL);
+    s->listener = listener_open(&s->http, s->edges[0].loop, error);
+    if (s->listener == NULL) return fail(1, "", error);
+    s->http.broker = broker_open(&s->config, s->loop, &exit_code, error);
+    if (s->http.broker == NULL) return fail(exit_code, "", error);
+    listener_accept(s->listener);
+    say_listening(s);
+    s->ready_timer.fire = ready_fire;
+    loop_timer_set(s->loop, &s->ready_timer, clock_mono_us());
+    if (!edges_run(s)) return fail(3, "cannot start a thread", NULL);
+    loop_run(s->loop);
+    for (uint32_t i = 0; i < s->http.edge_count; i++) {
+        if (s->edges[i].has_thread) pthread_join(s->edges[i].thread, NULL);
+    }
+    return 0;
+}
+
+static void serve_free(struct serve *s)
+{
+    for (uint32_t i = 0; i < s->http.edge_count; i++) edge_free(s->http.edges[i]);
+    broker_close(s->http.broker);
+    listener_free(s->listener);
+    for (uint32_t i = 0; i < s->http.edge_count; i++) {
+        if (s->edges[i].has_thread) loop_free(s->edges[i].loop);
+    }
+    close(s->signals.fd);
+    loop_free(s->loop);
+    free(s->edges);
+    free(s->http.edges);
+    free(s);
+}
+
+int serve_main(int argc, char **argv)
+{
+    struct serve *s = calloc(1, sizeof *s);
+    struct buf error = {0};
+    must(s != NULL);
+    s->http.started_us = clock_mono_us();
+    s->http.config = &s->config;
+    if (!config_read(&s->config, argc, argv, &error)) {
+        fprintf(stderr, "%.*s\n", (int)error.len, error.at);
+        buf_free(&error);
+        free(s);
+        return 1;
+    }
+    logger_init((enum logger_level)s->config.log_level, s->config.log_json);
+    config_print(&s->config);
+    files_raise(&s->config);
+    int code = serve_run(s, &error);
+    buf_free(&error);
+    if (code != 0) return code; /* the process ends; what was opened is closed by that */
+    serve_free(s);
+    log_info("stopped");
+    return 0;
+}
