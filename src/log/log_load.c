@@ -490,7 +490,6 @@ static enum log_status segment_reset(struct load *d, struct segment *s)
     char *page = pages_map(LOG_PAGE);
     char path[PATH_BYTES];
     load_path(d, s->first_pos, path);
-    s->end_pos = s->first_pos + l->segment_bytes;
     file_head_make(l, s->first_pos, l->segment_bytes, page);
     int error = 0;
     bool ok = s->file_bytes <= l->segment_bytes || ftruncate(s->fd, (off_t)l->segment_bytes) == 0;
@@ -554,15 +553,17 @@ static enum log_status go_on(struct load *d, bool inside)
     struct log *l = d->l;
     l->gen = (d->gen_max > l->gen ? d->gen_max : l->gen) + 1;
     enum log_status status = scanned_sync(d);
-    if (status == LOG_OK) status = later_remove(d);
     struct segment *s = load_segment(d);
+    bool empty = inside && d->pos <= s->first_pos + LOG_PAGE;
+    if (empty) s->end_pos = s->first_pos + l->segment_bytes; /* a longer one was for a record that did not survive */
+    if (status == LOG_OK) status = later_remove(d);
     if (status == LOG_OK && !inside) { /* full, and there is no next file */
         status = first_make(d, s->end_pos);
         s = load_segment(d);
     } else if (status == LOG_OK) {
         end_say(d);
         status = segment_reopen(d, s);
-        if (status == LOG_OK && d->pos <= s->first_pos + LOG_PAGE) {
+        if (status == LOG_OK && empty) {
             if (d->image != NULL) image_put_back(l, d->image);
             d->image = NULL;
             status = segment_reset(d, s);

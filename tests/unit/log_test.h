@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "log/log.h"
 
 enum { MIB = 1 << 20, RECORDS_MAX = 400000, DEADLINE_US = 30 * 1000000 };
