@@ -23,7 +23,8 @@ const struct option_rule option_rules[OPTION_COUNT] = {
     [OPTION_MAX_WAIT_TIME_SECONDS] = NUMBER("maxWaitTimeSeconds"),
     [OPTION_MIN_POP_WAIT_TIME] = {.name = "minPopWaitTime", .low = 0, .high = 60000, .clamps = true},
     [OPTION_DEDUP_WINDOW_SECONDS] = {.name = "dedupWindowSeconds", .low = 0, .high = INT32_MAX, .clamps = true},
-    [OPTION_RETENTION_SINK_HOLD_MAX_SECONDS] = {.name = "retentionSinkHoldMaxSeconds", .low = 60, .high = 31536000},
+    [OPTION_RETENTION_SINK_HOLD_MAX_SECONDS] = {.name = "retentionSinkHoldMaxSeconds", .low = 60, .high = 31536000,
+                                                .zero_means = 604800},
     [OPTION_RETENTION_SINK_HOLD] = {.name = "retentionSinkHold"},
     [OPTION_NAMESPACE] = {.name = "namespace"},
     [OPTION_TASK] = {.name = "task"},
@@ -55,7 +56,7 @@ void options_render(struct buf *out, const struct queue_options *o)
         if (i != 0) buf_byte(out, ',');
         buf_printf(out, "\"%s\":", option_rules[i].name);
         if (option_rules[i].is_bool) buf_text(out, o->numbers[i] != 0 ? "true" : "false");
-        else buf_signed(out, o->numbers[i]);
+        else buf_signed(out, o->numbers[i] == 0 ? option_rules[i].zero_means : o->numbers[i]);
         if (i == OPTION_MAX_SIZE) buf_printf(out, ",\"maxQueueSize\":%d", o->numbers[i]);
     }
     buf_text(out, ",\"retentionSinkHold\":");

@@ -249,10 +249,10 @@ int serve_main(int argc, char **argv)
 {
     struct serve *s = calloc(1, sizeof *s);
     struct buf error = {0};
-    must(s != NULL);
+    must(s != NULL && argc >= 1);
     s->http.started_us = clock_mono_us();
     s->http.config = &s->config;
-    if (!config_read(&s->config, argc, argv, &error)) {
+    if (!config_read(&s->config, argc - 1, argv + 1, &error)) {
         fprintf(stderr, "%.*s\n", (int)error.len, error.at);
         buf_free(&error);
         free(s);
