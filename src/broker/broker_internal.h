@@ -72,7 +72,7 @@ static inline void call_list_append(struct call_list *l, struct call *c)
     l->count++;
 }
 
-void call_list_put_ordered(struct call_list *l, struct call *c); /* by arrival number, near the front */
+void call_list_put_ordered(struct call_list *l, struct call *c); /* by arrival number: at the end, or near the front */
 void call_list_remove(struct call *c);
 
 struct flight_slot {

@@ -16,13 +16,13 @@
 void call_list_put_ordered(struct call_list *l, struct call *c)
 {
     enum { STEPS_MAX = 64 };
-    struct call *at = l->first;
-    for (int i = 0; at != NULL && at->arrival < c->arrival && i < STEPS_MAX; i++) at = at->next;
-    if (at == NULL) {
+    if (l->last == NULL || l->last->arrival < c->arrival) {
         call_list_append(l, c);
         return;
     }
-    must(c->list == NULL);
+    struct call *at = l->first;
+    for (int i = 0; at->arrival < c->arrival && i < STEPS_MAX; i++) at = at->next;
+    must(c->list == NULL && at != NULL);
     c->list = l;
     c->next = at;
     c->previous = at->previous;
