@@ -217,14 +217,27 @@ static bool list_find(const struct dedup_list *l, uint64_t from, uint64_t to, in
     return pair_fits(pair[0], pair[1], from, to, since_ms, now_ms, out);
 }
 
+static bool slot_hit(const struct dedup *d, const struct dedup_slot *s, uint64_t from, uint64_t to, int64_t since_ms, int64_t now_ms,
+                     struct dedup_hit *out)
+{
+    uint64_t time = slot_time(s);
+    if (time_class(time) == CLASS_LIST) return list_find(&d->lists[slot_offset(s)], from, to, since_ms, now_ms, out);
+    return pair_fits(slot_offset(s), time, from, to, since_ms, now_ms, out);
+}
+
 bool dedup_find(const struct dedup *d, struct dedup_key k, uint64_t from, uint64_t to, int64_t since_ms, int64_t now_ms,
                 struct dedup_hit *out)
 {
     const struct dedup_slot *s = slot_find(d, k);
+    return s != NULL && s->words[0] != 0 && slot_hit(d, s, from, to, since_ms, now_ms, out);
+}
+
+bool dedup_seen(const struct dedup *d, struct dedup_key k, uint64_t first, uint64_t to, int64_t since_ms, int64_t now_ms,
+                struct dedup_hit *out)
+{
+    const struct dedup_slot *s = slot_find(d, k);
     if (s == NULL || s->words[0] == 0) return false;
-    uint64_t time = slot_time(s);
-    if (time_class(time) == CLASS_LIST) return list_find(&d->lists[slot_offset(s)], from, to, since_ms, now_ms, out);
-    return pair_fits(slot_offset(s), time, from, to, since_ms, now_ms, out);
+    return slot_hit(d, s, 0, to, since_ms, now_ms, out) || slot_hit(d, s, first, to, INT64_MIN, INT64_MIN, out);
 }
 
 void dedup_load(struct dedup *d, const struct dedup_record *r)

@@ -67,6 +67,9 @@ void dedup_add(struct dedup *d, struct dedup_key k, uint64_t offset, int64_t cre
 /* Lowest occurrence with from <= offset < to, created at or after `since_ms`, still kept at `now_ms`. */
 bool dedup_find(const struct dedup *d, struct dedup_key k, uint64_t from, uint64_t to, int64_t since_ms, int64_t now_ms,
                 struct dedup_hit *out);
+/* The push's question: the lowest occurrence in the window, or else any at or after `first` (an earlier item of the same push). */
+bool dedup_seen(const struct dedup *d, struct dedup_key k, uint64_t first, uint64_t to, int64_t since_ms, int64_t now_ms,
+                struct dedup_hit *out);
 
 void dedup_load(struct dedup *d, const struct dedup_record *r);
 int64_t dedup_record_expiry_ms(const struct dedup_record *r);

@@ -50,9 +50,7 @@ static uint64_t lane_next(const struct push_lane *l)
 static bool duplicate_find(const struct push_lane *l, struct dedup_key k, struct slice id, struct push_outcome *out)
 {
     struct dedup_hit hit;
-    /* An earlier item of this same command counts whatever the window. */
-    bool found = dedup_find(&l->e->dedup, k, 0, lane_next(l), l->since_ms, l->now_ms, &hit) ||
-                 dedup_find(&l->e->dedup, k, l->first, lane_next(l), INT64_MIN, INT64_MIN, &hit);
+    bool found = dedup_seen(&l->e->dedup, k, l->first, lane_next(l), l->since_ms, l->now_ms, &hit);
     if (!found) return auto_id_find(l, id, out);
     *out = (struct push_outcome){.status = PUSH_DUPLICATE, .offset = hit.offset};
     out->id = message_id_tagged(l->tag, hit.offset, hit.created_ms * 1000);
