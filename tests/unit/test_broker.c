@@ -722,7 +722,7 @@ static void test_a_damaged_payload_is_not_delivered(void **state)
         assert_int_equal(pwrite(fd, "X", 1, at + (hit - block)), 1);
     }
     assert_int_equal(fsync(fd), 0);
-    logger_init((enum logger_level)-1, false);
+    logger_init(LOGGER_ERROR, false);
     struct shot *p = pop_start(r, (struct pop_wish){.queue = "q"});
     assert_int_equal(shot_wait(p), CALL_DAMAGED);
     shot_free(p);
@@ -840,7 +840,7 @@ static void test_a_full_disk_refuses_pushes_only(void **state)
     rig_close(r);
     r->config.disk_high_pct = 1; /* of a disk that surely holds more */
     r->config.disk_low_pct = 1;
-    logger_init((enum logger_level)-1, false);
+    logger_init(LOGGER_ERROR, false);
     rig_open(r);
     struct shot *s = push_start(r, "q", "a", "2");
     assert_int_equal(shot_wait(s), CALL_STORAGE_FULL);
