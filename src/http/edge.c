@@ -235,11 +235,34 @@ static bool is_stuck(const struct connection *c, int64_t now_us)
            ioctl(c->fd, FIONREAD, &waiting) == 0 && waiting > 0;
 }
 
+/* The daemon misses an end of the stream that arrives together with the last bytes (it asks for edges, and stops reading at a
+ * short read): half a request, or an idle connection, would stay open until its time is up. */
+static bool peer_left(const struct connection *c)
+{
+    char byte;
+    return recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
+/* Looks once at each connection that fell idle a second ago. */
+static void sweep_idle(struct edge *e, int64_t now_us)
+{
+    struct connection *c;
+    while ((c = e->lists[LIST_IDLE].first) != NULL && now_us - c->since_us > EDGE_IDLE_US) edge_cut(c);
+    for (struct connection *previous = NULL, *i = e->lists[LIST_IDLE].last; i != NULL; i = previous) {
+        previous = i->previous;
+        if (i->since_us > now_us - SWEEP_US) continue;
+        if (i->since_us <= e->swept_us - SWEEP_US) break;
+        if (peer_left(i)) edge_cut(i);
+    }
+}
+
 static void sweep_reading(struct edge *e, int64_t now_us)
 {
     for (struct connection *c = e->lists[LIST_READING].first, *next; c != NULL; c = next) {
         next = c->next;
-        if (now_us - c->since_us > EDGE_READ_US) {
+        if (peer_left(c)) {
+            edge_cut(c);
+        } else if (now_us - c->since_us > EDGE_READ_US) {
             cut_slow(c);
         } else if (is_stuck(c, now_us)) {
             connection_refuse_raw(c, 400, "Bad Request", "bad chunked body");
@@ -253,9 +276,9 @@ static void sweep_fire(struct loop_timer *t)
     struct edge *e = (struct edge *)(void *)((char *)t - offsetof(struct edge, sweep));
     int64_t now_us = loop_now_us(e->loop);
     e->sweep_set = false;
-    struct connection *c;
-    while ((c = e->lists[LIST_IDLE].first) != NULL && now_us - c->since_us > EDGE_IDLE_US) edge_cut(c);
+    sweep_idle(e, now_us);
     sweep_reading(e, now_us);
+    e->swept_us = now_us;
     for (struct connection *next = NULL, *s = e->lists[LIST_SENDING].first; s != NULL; s = next) {
         next = s->next;
         if (s->send_by_us < now_us) cut_slow(s);

@@ -62,6 +62,7 @@ struct edge {
     struct loop_hook hook;
     struct loop_timer sweep, park;
     bool sweep_set, park_set;
+    int64_t swept_us;
     struct edge_daemon **daemons;
     uint32_t daemon_count, daemon_room; /* no daemon before daemon_room has room */
     struct edge_daemon *dirty;

@@ -6,8 +6,7 @@
 bool name_has_control(struct slice s)
 {
     for (size_t i = 0; i < s.len; i++) {
-        unsigned char c = (unsigned char)s.at[i];
-        if (c < 0x20 || c == 0x7f) return true;
+        if ((unsigned char)s.at[i] < 0x20) return true;
     }
     return false;
 }

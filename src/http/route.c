@@ -190,10 +190,10 @@ bool query_int(struct request *r, const char *name, int64_t *out, bool *given)
     if (!*given) return true;
     size_t i = text.at[0] == '-' || text.at[0] == '+' ? 1 : 0;
     if (i == text.len || text.len > 40) return refuse_query(r, name, "an integer");
-    int64_t value = 0; /* saturates: every integer parameter is clamped anyway */
+    int64_t value = 0;
     for (; i < text.len; i++) {
-        if (text.at[i] < '0' || text.at[i] > '9') return refuse_query(r, name, "an integer");
-        if (value < INT64_MAX / 10 - 1) value = value * 10 + (text.at[i] - '0');
+        if (text.at[i] < '0' || text.at[i] > '9' || value > INT64_MAX / 10 - 1) return refuse_query(r, name, "an integer");
+        value = value * 10 + (text.at[i] - '0');
     }
     *out = text.at[0] == '-' ? -value : value;
     return true;

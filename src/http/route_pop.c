@@ -31,8 +31,13 @@ struct pop_query {
 static bool integers_read(struct request *r, struct pop_query *q)
 {
     bool given;
-    return query_int(r, "batch", &q->batch, &q->batch_given) && query_int(r, "partitions", &q->partitions, &q->partitions_given) &&
-           query_int(r, "timeout", &q->timeout_ms, &given) && query_int(r, "leaseSeconds", &q->lease_seconds, &given);
+    if (!query_int(r, "batch", &q->batch, &q->batch_given) || !query_int(r, "partitions", &q->partitions, &q->partitions_given) ||
+        !query_int(r, "timeout", &q->timeout_ms, &given) || !query_int(r, "leaseSeconds", &q->lease_seconds, &given)) {
+        return false;
+    }
+    if (q->timeout_ms >= 0) return true;
+    answer_plain(r, 400, "query parameter timeout: milliseconds are required");
+    return false;
 }
 
 static bool booleans_read(struct request *r, struct pop_query *q)
