@@ -20,7 +20,7 @@ ALL = os.environ.get("QUEEN_TEST_ALL") == "1"
 SMALL = {
     "QUEEN_RAFT_SEGMENT_BYTES": str(1 << 20),
     "QUEEN_RAFT_DURABLE_EVERY_MS": "200",
-    "QUEEN_RAFT_DURABLE_EVERY_BYTES": str(256 << 10),
+    "QUEEN_RAFT_DURABLE_EVERY_BYTES": str(1 << 20),
 }
 
 

@@ -19,7 +19,7 @@ from crash_verify import judge
 
 EXIT_DAMAGED = 2
 # No checkpoint while it runs: every record of the log is needed at the next start.
-ONLY_LOG = {"QUEEN_RAFT_DURABLE_EVERY_MS": "3600000", "QUEEN_RAFT_DURABLE_EVERY_BYTES": str(1 << 40)}
+ONLY_LOG = {"QUEEN_RAFT_DURABLE_EVERY_MS": "3600000", "QUEEN_RAFT_DURABLE_EVERY_BYTES": str(64 << 30)}
 
 
 def segments(data):
