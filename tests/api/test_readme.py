@@ -61,7 +61,7 @@ class Session:
         os.makedirs(bin_dir, exist_ok=True)
         os.symlink(broker.binary, os.path.join(bin_dir, "queen"))
         env = dict(os.environ, PATH=bin_dir + ":" + os.environ["PATH"],
-                   QUEEN_URL="http://127.0.0.1:%d" % broker.port)
+                   QUEEN_SERVER="http://127.0.0.1:%d" % broker.port)
         self.shell = subprocess.Popen(["bash"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                       cwd=broker.home, env=env)
 
@@ -69,7 +69,7 @@ class Session:
         if command.startswith(KILL):
             self.broker.restart("kill")
             return ""
-        command = command.replace("localhost:6632", "127.0.0.1:%d" % self.broker.port).replace("build/queen ", "queen ")
+        command = command.replace("localhost:6632", "127.0.0.1:%d" % self.broker.port)
         self.shell.stdin.write(("%s\nprintf '\\n%%s\\n' '%s'\n" % (command, END)).encode())
         self.shell.stdin.flush()
         output = b""
