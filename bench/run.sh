@@ -32,6 +32,12 @@ else
   seconds=10 count=3000000 lanes=1000000 polls=20000
 fi
 
+# Both sides of a parked poll need a file each; where the machine allows fewer, fewer are parked.
+files=$(ulimit -Hn)
+if [ "$files" != unlimited ] && [ "$polls" -gt $((files - 1000)) ]; then
+  polls=$((files - 1000))
+fi
+
 # figure <line> <name>: one figure of a JSON line.
 figure() { sed -n "s/.*\"$2\":\"\{0,1\}\([^,\"}]*\).*/\1/p" <<<"$1"; }
 

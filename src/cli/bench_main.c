@@ -68,7 +68,7 @@ static const struct bench_option {
     {"warmup", O_WARMUP, "S", W_LOAD | W_REDIS, "seconds before (1; polls 5)"},
     {"threads", O_THREADS, "N", W_LOAD | W_LANES | W_REDIS, "load threads (1)"},
     {"conns", O_CONNS, "N", W_LOAD | W_LANES | W_REDIS,
-     "connections, one request at a time on each (64; deliver 16; lanes 8; polls 20000)"},
+     "connections, one request at a time on each (64; lanes 32; polls 20000)"},
     {"consumers", O_CONSUMERS, "N", W_DELIVER, "connections that wait in a long poll (32)"},
     {"pushers", O_PUSHERS, "N", W_POPACK, "push on N connections meanwhile instead of filling first (0)"},
     {"lanes", O_LANES, "N", (W_LOAD & ~W_POLLS) | W_LANES | W_REDIS, "partitions, or streams (200; lanes 1000000)"},
@@ -132,10 +132,9 @@ static void defaults_set(struct bench_options *o, enum workload_bit w)
         .host = "127.0.0.1",
         .port = 0,
         .group = "bench",
-        .conns = w == W_POLLS     ? 20000
-                 : w == W_LANES   ? 8
-                 : w == W_DELIVER ? 16
-                                  : 64,
+        .conns = w == W_POLLS   ? 20000
+                 : w == W_LANES ? 32
+                                : 64,
         .consumers = 32,
         .threads = 1,
         .lanes = w == W_LANES ? 1000000 : 200,
