@@ -99,6 +99,7 @@ static bool daemons_run(struct loop_hook *hook)
         bool more = true;
         for (int i = 0; i < RUNS_A_TURN && more; i++) {
             d->again = false;
+            d->runs++;
             MHD_run(d->mhd);
             more = daemon_wants_more(d);
         }
@@ -117,8 +118,8 @@ static struct edge_daemon *daemon_start(struct edge *e)
     must(d != NULL);
     d->edge = e;
     d->mhd = MHD_start_daemon(
-        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET, 0, NULL, NULL, connection_on_request, d,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)EDGE_CONNECTION_MEMORY, MHD_OPTION_CONNECTION_LIMIT,
+        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET | MHD_USE_TURBO | MHD_USE_ERROR_LOG, 0, NULL, NULL,
+        connection_on_request, d, MHD_OPTION_EXTERNAL_LOGGER, connection_on_log, d, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)EDGE_CONNECTION_MEMORY, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)EDGE_DAEMON_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, 0u, MHD_OPTION_URI_LOG_CALLBACK, connection_on_target, d,
         MHD_OPTION_UNESCAPE_CALLBACK, connection_on_unescape, NULL, MHD_OPTION_NOTIFY_COMPLETED, connection_on_completed, d,
         MHD_OPTION_NOTIFY_CONNECTION, connection_on_notify, d, MHD_OPTION_END);
@@ -179,6 +180,7 @@ void connection_on_notify(void *cls, struct MHD_Connection *mhd, void **context,
     struct connection *c = *context;
     *context = NULL;
     must(c != NULL && c->request == NULL && !c->watched);
+    connection_on_closed(c);
     list_remove(c);
     must(d->connections > 0);
     d->connections--;

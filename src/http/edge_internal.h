@@ -3,6 +3,7 @@
 #define QUEEN_HTTP_EDGE_INTERNAL_H
 
 #include <microhttpd.h>
+#include <stdarg.h>
 
 #include "http/edge.h"
 #include "http/request.h"
@@ -26,6 +27,8 @@ struct connection {
     int fd;
     uint8_t list;
     bool watched;
+    bool refused; /* an answer was written past the daemon: it must not send another */
+    uint64_t answered_run; /* the daemon's run that finished the last answer */
     int64_t since_us;
     int64_t send_by_us;
     struct connection *previous, *next;
@@ -45,6 +48,8 @@ struct edge_daemon {
     bool dirty;
     bool again;       /* this run made work for another one */
     uint32_t fruitless; /* runs in a row without any call of ours */
+    uint64_t runs;
+    struct connection *heading; /* whose request line was read last, while its head is incomplete */
     struct edge_daemon *next_dirty;
 };
 
@@ -98,6 +103,8 @@ enum MHD_Result connection_on_request(void *cls, struct MHD_Connection *mhd, con
                                       const char *version, const char *upload, size_t *upload_len, void **context);
 void connection_on_completed(void *cls, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode why);
 void connection_on_notify(void *cls, struct MHD_Connection *mhd, void **context, enum MHD_ConnectionNotificationCode code);
+void connection_on_log(void *cls, const char *format, va_list args);
+void connection_on_closed(struct connection *c);
 size_t connection_on_unescape(void *cls, struct MHD_Connection *mhd, char *text);
 
 struct request *request_take(struct edge *e);

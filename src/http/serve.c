@@ -126,18 +126,25 @@ static bool signals_open(struct serve *s)
     return s->signals.fd >= 0 && loop_fd_add(s->loop, &s->signals, EPOLLIN);
 }
 
-/* As many descriptors as the system lets us have. What is left for the log and the store beside the connections is the
- * configuration's business; too little is said here. */
-static void files_raise(const struct config *c)
+/* As many descriptors as the system lets us have, and fewer connections when those do not leave enough for the log, the store and
+ * ourselves. False: there are too few to work at all. */
+static bool files_raise(struct config *c)
 {
+    enum { FILES_RESERVED = 64, CONNECTIONS_MIN = 16 };
     struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return true;
     limit.rlim_cur = limit.rlim_max;
     if (setrlimit(RLIMIT_NOFILE, &limit) != 0) log_warn("the limit of open files stays as it is: %s", strerror(errno));
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < (uint64_t)c->connections_max + 64) {
-        log_warn("open files are limited to %llu: too few for %u connections, the log and the store",
-                 (unsigned long long)limit.rlim_cur, c->connections_max);
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= (uint64_t)c->connections_max + FILES_RESERVED) return true;
+    if (limit.rlim_cur < FILES_RESERVED + CONNECTIONS_MIN) {
+        log_error("open files are limited to %llu: at least %d are needed (ulimit -n)", (unsigned long long)limit.rlim_cur,
+                  FILES_RESERVED + CONNECTIONS_MIN);
+        return false;
     }
+    c->connections_max = (uint32_t)limit.rlim_cur - FILES_RESERVED;
+    log_warn("open files are limited to %llu: at most %u connections, the rest is for the log and the store",
+             (unsigned long long)limit.rlim_cur, c->connections_max);
+    return true;
 }
 
 static void ready_fire(struct loop_timer *t)
@@ -260,8 +267,7 @@ int serve_main(int argc, char **argv)
     }
     logger_init((enum logger_level)s->config.log_level, s->config.log_json);
     config_print(&s->config);
-    files_raise(&s->config);
-    int code = serve_run(s, &error);
+    int code = files_raise(&s->config) ? serve_run(s, &error) : 1;
     buf_free(&error);
     if (code != 0) return code; /* the process ends; what was opened is closed by that */
     serve_free(s);
