@@ -7,11 +7,11 @@
 #
 #   QUEEN_BENCH_DIR=DIR       where the server's data goes (a temporary folder)
 #   QUEEN_BENCH_SECONDS=N     measured seconds of a point (10)
-#   QUEEN_BENCH_REDIS_PORT=N  16379 by default
+#   QUEEN_BENCH_REDIS_PORT=N  a random one by default
 set -euo pipefail
 queen=$(realpath "${1:?the path of the queen binary}")
 lines=${2:-}
-port=${QUEEN_BENCH_REDIS_PORT:-16379}
+port=${QUEEN_BENCH_REDIS_PORT:-$((20000 + RANDOM % 10000))}
 seconds=${QUEEN_BENCH_SECONDS:-10}
 command -v redis-server >/dev/null || { echo "bench: redis-server is not installed; no comparison (./dev deps bench)" >&2; exit 0; }
 
@@ -24,6 +24,10 @@ stop() {
 trap 'stop; rm -rf "$work"' EXIT
 
 start() {
+  if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+    echo "bench: port $port is taken; name another with QUEEN_BENCH_REDIS_PORT" >&2
+    return 1
+  fi
   mkdir "$work/data"
   redis-server --port "$port" --bind 127.0.0.1 --dir "$work/data" --save '' --appendonly yes --appendfsync always \
     --auto-aof-rewrite-percentage 0 --daemonize no --logfile "$work/log" >/dev/null 2>&1 &

@@ -59,7 +59,7 @@ static const struct bench_option {
     {"help", O_HELP, NULL, W_ALL, "this text"},
     {"json", O_JSON, NULL, W_ALL, "one JSON line instead of a table"},
     {"host", O_HOST, "IPV4", W_LOAD | W_REDIS, "the server's address (127.0.0.1)"},
-    {"port", O_PORT, "N", W_ALL, "its port (6632; redis 6379; 16632 for a broker started here)"},
+    {"port", O_PORT, "N", W_ALL, "its port (6632; redis 6379; a free one for a broker started here)"},
     {"pid", O_PID, "N", W_LOAD | W_REDIS, "its process, for CPU and memory (found by the port)"},
     {"binary", O_BINARY, "FILE", W_LOAD | W_OWN, "the broker to start, with --data (this program)"},
     {"data", O_DATA, "DIR", W_LOAD | W_OWN,
@@ -319,7 +319,7 @@ static int options_read(struct bench_options *o, const struct workload *w, int a
         fprintf(stderr, "queen bench %s starts a broker of its own: say where with --data DIR\n", w->name);
         return BENCH_USAGE;
     }
-    if (o->port == 0) o->port = o->data != NULL ? 16632 : w->bit == W_REDIS ? 6379 : 6632;
+    if (o->port == 0) o->port = o->data != NULL ? proc_port_free() : w->bit == W_REDIS ? 6379 : 6632;
     return -1;
 }
 

@@ -144,6 +144,17 @@ pid_t proc_listener(uint16_t port)
     return found;
 }
 
+uint16_t proc_port_free(void)
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof any;
+    bool found =
+        fd >= 0 && bind(fd, (struct sockaddr *)&any, sizeof any) == 0 && getsockname(fd, (struct sockaddr *)&any, &len) == 0;
+    if (fd >= 0) close(fd);
+    return found ? ntohs(any.sin_port) : 0;
+}
+
 /* ---- a broker under test ---- */
 
 static void sleep_ns(long ns)

@@ -26,6 +26,9 @@ void proc_sample(pid_t pid, struct proc_sample *out);
 /* The process that listens on a TCP port of this machine; 0 when none is found (or it is another user's). */
 pid_t proc_listener(uint16_t port);
 
+/* A TCP port of 127.0.0.1 that is free at this moment; 0 when there is none. */
+uint16_t proc_port_free(void);
+
 /* ---- a broker under test ---- */
 
 struct proc_broker {
