@@ -5,15 +5,11 @@
 #include "cli/cli.h"
 #include "http/serve.h"
 
-#ifndef QUEEN_VERSION
-#define QUEEN_VERSION "0.0.0"
-#endif
-
 static int version_main(int argc, char **argv)
 {
     (void)argc;
     (void)argv;
-    puts("queen " QUEEN_VERSION);
+    puts("queen " QUEEN_VERSION " (HTTP contract 2.0.x)");
     return CLI_OK;
 }
 
