@@ -112,6 +112,19 @@ static bool daemons_run(struct loop_hook *hook)
     return e->dirty != NULL;
 }
 
+/* Answers that the broker's hooks brought home after our own hook ran: the loop goes round again without sleeping. */
+static bool answers_wait(struct loop_hook *hook)
+{
+    struct edge *e = (struct edge *)(void *)((char *)hook - offsetof(struct edge, late_hook));
+    return e->dirty != NULL;
+}
+
+void edge_behind_broker(struct edge *e)
+{
+    e->late_hook.run = answers_wait;
+    loop_hook_add(e->loop, &e->late_hook);
+}
+
 static struct edge_daemon *daemon_start(struct edge *e)
 {
     struct edge_daemon *d = calloc(1, sizeof *d);

@@ -28,6 +28,9 @@ struct loop *edge_loop(const struct edge *e);
 struct edge_metrics *edge_metrics_of(struct edge *e);
 uint32_t edge_connections(const struct edge *e); /* any thread */
 
+/* For an edge that shares the group's loop, once the broker has added its hooks: answers leave in the turn that brings them. */
+void edge_behind_broker(struct edge *e);
+
 /* A connected, non-blocking socket; from any thread. It is closed when it cannot be served. */
 struct edge_socket {
     struct loop_task task;

@@ -64,7 +64,7 @@ struct drain {
 struct edge {
     struct http *http;
     struct loop *loop;
-    struct loop_hook hook;
+    struct loop_hook hook, late_hook;
     struct loop_timer sweep, park;
     bool sweep_set, park_set;
     int64_t swept_us;

@@ -225,6 +225,7 @@ static int serve_run(struct serve *s, struct buf *error)
     if (s->listener == NULL) return fail(1, "", error);
     s->http.broker = broker_open(&s->config, s->loop, &exit_code, error);
     if (s->http.broker == NULL) return fail(exit_code, "", error);
+    if (!s->edges[0].has_thread) edge_behind_broker(s->edges[0].edge);
     listener_accept(s->listener);
     say_listening(s);
     s->ready_timer.fire = ready_fire;
