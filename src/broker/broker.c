@@ -294,6 +294,7 @@ void broker_close(struct broker *b)
     if (b->store != NULL) store_close(b->store);
     if (b->engine != NULL) engine_free(b->engine);
     if (b->lock_fd >= 0) close(b->lock_fd);
+    free(b->keeper.dead);
     heap_free(&b->deadlines);
     buf_free(&b->internal);
     buf_free(&b->encoded);

@@ -167,6 +167,11 @@ struct home {
     struct call *first, *last;
 };
 
+/* A log segment that nothing live points into, and the entry whose state said so first. */
+struct dead_segment {
+    uint64_t first_pos, seen_index;
+};
+
 struct keeper {
     uint64_t cut_index, flush_index; /* highest index given to the store, with a flush */
     uint64_t durable_index, durable_pos;
@@ -177,6 +182,8 @@ struct keeper {
     uint32_t cuts_waiting;
     bool flush_waiting, behind;
     struct loop_timer timer;
+    struct dead_segment *dead; /* by position; [0, dead_kept) and [dead_next, dead_count) while the log is trimmed */
+    uint32_t dead_count, dead_cap, dead_kept, dead_next;
 };
 
 struct disk_guard {

@@ -1,13 +1,17 @@
 /* What goes on behind the calls: changed rows to the store, the log trimmed, memory given back.
  *
  *   applied -> [about CUT_ROWS rows changed, or the cadence] cut -> store thread writes -> engine_cut_stored
- *                                                 the cadence: with a flush -> replica_stored: log segments nobody wants go
+ *                                                 the cadence: with a flush -> replica_stored: log segments go that nobody wants, now
+ *                                                 and in the durable state
  *
  * The cadence is durable_every_ms after the first change that is not durable, or durable_every_bytes of log. At most
  * CUTS_WAITING_MAX batches wait for the store; when it stays behind by 4 x durable_every_bytes of log, pushes are refused until it
  * has caught up: the log never grows without end. Nothing applied, nothing done: an idle broker sets no timer.
  *
  * Failure: the store's `failed` ends the process (broker.c). */
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/crash_point.h"
 #include "base/logger.h"
 #include "broker/broker_internal.h"
@@ -29,15 +33,48 @@ static void row_delete_range(void *ctx, struct slice from, struct slice to)
     store_batch_delete_range(ctx, from, to);
 }
 
+static void dead_keep(struct keeper *k, struct dead_segment d)
+{
+    if (k->dead_kept == k->dead_next) { /* no room in front of what is still to be looked at */
+        uint32_t ahead = k->dead_count - k->dead_next, room = 16;
+        if (k->dead_count + room > k->dead_cap) {
+            k->dead_cap = k->dead_cap * 2 + room;
+            k->dead = realloc(k->dead, k->dead_cap * sizeof k->dead[0]);
+            must(k->dead != NULL);
+        }
+        memmove(&k->dead[k->dead_next + room], &k->dead[k->dead_next], ahead * sizeof k->dead[0]);
+        k->dead_next += room;
+        k->dead_count += room;
+    }
+    k->dead[k->dead_kept++] = d;
+}
+
+/* Asked in the order of positions. The live bytes are those of the present state, but a crash comes back at the durable one, in
+ * which a segment may be wanted that has been given up since. So it goes only when the durable state has seen it dead. */
 static bool segment_wanted(void *ctx, uint64_t first_pos, uint64_t end_pos)
 {
     struct broker *b = ctx;
+    struct keeper *k = &b->keeper;
     must(first_pos < end_pos);
     uint64_t bytes = b->config.segment_bytes;
     for (uint64_t at = first_pos / bytes; at <= (end_pos - 1) / bytes; at++) {
         if (engine_segment_live(b->engine, at) > 0) return true;
     }
-    return false;
+    while (k->dead_next < k->dead_count && k->dead[k->dead_next].first_pos < first_pos) k->dead_next++;
+    bool known = k->dead_next < k->dead_count && k->dead[k->dead_next].first_pos == first_pos;
+    struct dead_segment d = {.first_pos = first_pos, .seen_index = engine_applied_index(b->engine)};
+    if (known) d = k->dead[k->dead_next++];
+    if (d.seen_index <= k->durable_index) return false;
+    dead_keep(k, d);
+    return true;
+}
+
+static void log_cut(struct broker *b)
+{
+    struct keeper *k = &b->keeper;
+    k->dead_kept = k->dead_next = 0;
+    replica_stored(b->replica, k->durable_index, segment_wanted, b);
+    k->dead_count = k->dead_kept;
 }
 
 static void behind_set(struct broker *b)
@@ -67,7 +104,7 @@ static void cut_flushed(void *ctx, struct store_mark mark)
     k->flush_waiting = false;
     k->durable_index = mark.index;
     k->durable_pos = k->flush_pos;
-    replica_stored(b->replica, mark.index, segment_wanted, b);
+    log_cut(b);
     log_idle(replica_log(b->replica));
     behind_set(b);
     inbox_kick(b);
