@@ -164,7 +164,6 @@ struct log {
     char *tail_page;
     bool dirty; /* write_seg has writes that are not synced */
     pthread_t disk_thread, keeper_thread;
-    bool threads;
 
     _Atomic uint64_t written_bytes, syncs, cold_reads, sync_us_total, sync_us_max, sync_buckets[24];
 };
@@ -230,5 +229,7 @@ enum log_status log_load(struct log *l, struct buf *error);
 /* ---- log.c */
 void writer_start(struct log *l, uint64_t seg_first, uint64_t seg_end, uint64_t pos, struct image *now);
 void writer_mark(struct log *l);
+enum log_status log_open_still(struct log **out, const struct log_options *o, struct buf *error); /* log_open without threads */
+void log_free(struct log *l);                                                                     /* and its end */
 
 #endif

@@ -303,7 +303,7 @@ static enum log_status record_take(struct load *d, const struct record_head *h)
     if (h->gen > l->gen) l->gen = h->gen;
     if (h->synced > d->proven) d->proven = h->synced;
     if (h->kind != LOG_ENTRY) return LOG_OK;
-    if (h->index == 0 || (l->last_index != 0 && h->index > l->last_index + 1)) {
+    if (h->index == 0 || h->index >> 62 != 0 || (l->last_index != 0 && h->index > l->last_index + 1)) {
         char path[PATH_BYTES];
         load_path(d, load_segment(d)->first_pos, path);
         return load_fail(d, LOG_DAMAGED, "the log file %s has entry %llu at offset %llu where %llu should follow: entries are missing; "
@@ -370,32 +370,33 @@ static void stretch_search(struct load *d, const char *at, size_t len, uint64_t 
     }
 }
 
-/* Searches the current file from file offset `from` (a multiple of 8) to its end. Holes are skipped. */
+/* Searches the current file from file offset `from` (a multiple of 8) to its end. Holes and zeros are passed over. */
 static enum log_status file_search(struct load *d, uint64_t from, struct proof *proof)
 {
     struct segment *s = load_segment(d);
-    char *mem = pages_map(LOG_PAGE + SLICE_BYTES); /* the page before holds what a head across two slices needs */
+    char *mem = pages_map(LOG_PAGE + SLICE_BYTES); /* the page in front holds what a head across two slices needs */
     char *slice = mem + LOG_PAGE;
     enum log_status status = LOG_OK;
     size_t carry = 0;
     uint64_t page = from / LOG_PAGE * LOG_PAGE;
-    while (page < s->file_bytes && status == LOG_OK) {
+    while (page < s->file_bytes) {
         off_t data = lseek(d->fd, (off_t)page, SEEK_DATA);
         if (data < 0 && errno == ENXIO) break;
-        if (data > 0 && (uint64_t)data > page) {
+        if (data > 0 && (uint64_t)data / LOG_PAGE * LOG_PAGE > page) {
             page = (uint64_t)data / LOG_PAGE * LOG_PAGE;
             carry = 0;
-            from = page > from ? page : from;
         }
-        status = file_load_read(d, slice, SLICE_BYTES, page);
+        uint64_t left = round_up(s->file_bytes - page, LOG_PAGE);
+        size_t len = left < SLICE_BYTES ? left : SLICE_BYTES, lead = from > page ? from - page : 0;
+        status = file_load_read(d, slice, len, page);
         if (status != LOG_OK) break;
-        size_t lead = from > page ? from - page : 0;
-        if (!all_zero(slice + lead, SLICE_BYTES - lead))
-            stretch_search(d, slice + lead - carry, SLICE_BYTES - lead + carry, s->first_pos + page + lead - carry, proof);
+        size_t end = len;
+        while (end > 0 && all_zero(slice + end - LOG_PAGE, LOG_PAGE)) end -= LOG_PAGE;
+        if (end > lead)
+            stretch_search(d, slice + lead - carry, end - lead + carry, s->first_pos + page + lead - carry, proof);
         carry = LOG_HEAD - 8;
-        memcpy(slice - carry, slice + SLICE_BYTES - carry, carry);
-        page += SLICE_BYTES;
-        from = page;
+        memcpy(slice - carry, slice + len - carry, carry);
+        page += len;
     }
     pages_unmap(mem, LOG_PAGE + SLICE_BYTES);
     return status;
