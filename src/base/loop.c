@@ -188,7 +188,8 @@ static void events_run(struct loop *l, bool more)
 
 void loop_run(struct loop *l)
 {
-    l->thread = pthread_self();
+    /* Written once: others may be reading it when a loop is run again. */
+    if (!pthread_equal(l->thread, pthread_self())) l->thread = pthread_self();
     atomic_store_explicit(&l->running, true, memory_order_release);
     bool more = true;
     while (!atomic_load(&l->stopping)) {
