@@ -9,10 +9,13 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/crash_point.h"
@@ -20,6 +23,7 @@
 #include "store/store_inner.h"
 
 enum {
+    OPEN_BYTES = 1 << 20, /* free space asked for at start */
     WRITE_BYTES_MAX = 4 << 20, /* of merged batches; one larger batch is written alone */
     SPARE_BATCHES_MAX = 4,     /* kept for reuse ... */
     SPARE_BYTES_MAX = 1 << 20, /* ... unless they have grown larger than this */
@@ -372,9 +376,27 @@ static enum store_status remains_check(const char *dir, struct buf *error)
     return STORE_DAMAGED;
 }
 
+/* RocksDB ends the process by an assertion when the disk has no room for the files it begins with: ask first. */
+static enum store_status room_check(const char *dir, struct buf *error)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%s/probe.tmp", dir);
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0 && errno == ENOENT) return STORE_OK; /* no directory yet: RocksDB makes it */
+    int code = fd < 0 ? errno : posix_fallocate(fd, 0, OPEN_BYTES);
+    if (fd >= 0) {
+        close(fd);
+        unlink(path);
+    }
+    if (code == 0) return STORE_OK;
+    buf_printf(error, "%s: no room for the store's files: %s", path, strerror(code));
+    return STORE_IO;
+}
+
 static enum store_status database_open(struct store *s, struct buf *error)
 {
     enum store_status status = remains_check(s->dir, error);
+    if (status == STORE_OK) status = room_check(s->dir, error);
     if (status != STORE_OK) return status;
     char *text = NULL;
     s->options = options_new(&s->o, &s->cache, &text);

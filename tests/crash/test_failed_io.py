@@ -21,7 +21,8 @@ RULES = {
     "log write, disk full": ("op=write path=data/log/*.seg nth={n} errno=ENOSPC", "data/log/", 40),
     "log write cut short": ("op=write path=data/log/*.seg nth={n} bytes=512 errno=EIO", "data/log/", 40),
     "log directory sync": ("op=dirsync path=data/log nth=1 errno=EIO", "data/log", 1),
-    "new log file": ("op=open path=data/log/* nth=1 errno=EMFILE", "data/log", 1),
+    "new log file": ("op=open path=data/log/* times=0 errno=EIO", "data/log", 1),
+    "new log file, disk full": ("op=allocate path=data/log/* times=0 errno=ENOSPC", "data/log", 1),
     "store sync": ("op=sync path=data/store/*.sst nth={n} errno=EIO", "data/store", 3),
     "store write": ("op=write path=data/store/*.sst nth={n} errno=EIO", "data/store", 3),
     "store write, disk full": ("op=write path=data/store/*.sst nth={n} errno=ENOSPC", "data/store", 3),
@@ -71,6 +72,24 @@ def test_a_failed_call_and_a_restart_without_power_cut(brokers, seed, name):
     broker.faults.arm()
     broker.start()
     crash_verify.finish(broker, history, rng, None)
+    judge(history, broker)
+
+
+def test_no_descriptor_for_a_moment_is_survived(brokers, seed):
+    """The log keeps descriptors in reserve: when the process has no more, its next file is opened all the same."""
+    broker = brokers(power=True).start()
+    history = History()
+    load = Load(broker, history, seed).start()
+    broker.faults.arm("op=open path=data/log/* nth=1 times=3 errno=EMFILE")
+    deadline = time.monotonic() + 20
+    while len(broker.faults.fired()) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    assert len(broker.faults.fired()) == 3, "the load opened no new log file"
+    assert broker.alive(), broker.log_tail()
+    load.stop()
+    assert not load.lost_sent
+    crash_verify.finish(broker, history, random.Random(seed), None)
     judge(history, broker)
 
 
