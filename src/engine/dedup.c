@@ -73,20 +73,32 @@ static struct dedup_shard *shard_of(const struct dedup *d, uint64_t low)
     return (struct dedup_shard *)(uintptr_t)&d->shards[low >> 56];
 }
 
+/* Capacities are any number, so that a table can grow by half: the place is the hash's lower half scaled to it. */
 static uint32_t home_of(const struct dedup_shard *s, uint64_t low)
 {
-    return (uint32_t)low & (s->cap - 1);
+    return (uint32_t)((low & 0xffffffffU) * s->cap >> 32);
+}
+
+static uint32_t place_after(const struct dedup_shard *s, uint32_t i)
+{
+    return i + 1 == s->cap ? 0 : i + 1;
+}
+
+/* How far place i is behind a slot's home. */
+static uint32_t place_distance(const struct dedup_shard *s, uint32_t home, uint32_t i)
+{
+    return i >= home ? i - home : i + s->cap - home;
 }
 
 static void shard_grow(struct dedup_shard *s)
 {
-    struct dedup_shard bigger = {.cap = s->cap == 0 ? 16 : s->cap * 2, .count = s->count};
+    struct dedup_shard bigger = {.cap = s->cap == 0 ? 16 : s->cap + s->cap / 2, .count = s->count};
     bigger.slots = calloc(bigger.cap, sizeof bigger.slots[0]);
     must(bigger.slots != NULL);
     for (uint32_t i = 0; i < s->cap; i++) {
         if (s->slots[i].words[0] == 0) continue;
         uint32_t at = home_of(&bigger, s->slots[i].words[0]);
-        while (bigger.slots[at].words[0] != 0) at = (at + 1) & (bigger.cap - 1);
+        while (bigger.slots[at].words[0] != 0) at = place_after(&bigger, at);
         bigger.slots[at] = s->slots[i];
     }
     free(s->slots);
@@ -98,7 +110,7 @@ static struct dedup_slot *slot_find(const struct dedup *d, struct dedup_key k)
 {
     struct dedup_shard *s = shard_of(d, k.low);
     if (s->cap == 0) return NULL;
-    for (uint32_t i = home_of(s, k.low);; i = (i + 1) & (s->cap - 1)) {
+    for (uint32_t i = home_of(s, k.low);; i = place_after(s, i)) {
         if (s->slots[i].words[0] == 0 || slot_is(&s->slots[i], k)) return &s->slots[i];
     }
 }
@@ -257,10 +269,9 @@ int64_t dedup_record_expiry_ms(const struct dedup_record *r)
 
 static void slot_remove(struct dedup_shard *s, uint32_t i)
 {
-    uint32_t mask = s->cap - 1;
-    for (uint32_t j = (i + 1) & mask; s->slots[j].words[0] != 0; j = (j + 1) & mask) {
+    for (uint32_t j = place_after(s, i); s->slots[j].words[0] != 0; j = place_after(s, j)) {
         uint32_t home = home_of(s, s->slots[j].words[0]);
-        if (((j - home) & mask) < ((j - i) & mask)) continue;
+        if (place_distance(s, home, j) < place_distance(s, i, j)) continue;
         s->slots[i] = s->slots[j];
         i = j;
     }

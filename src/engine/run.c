@@ -5,7 +5,10 @@
 #include "engine/engine_internal.h"
 #include "engine/row.h"
 
-enum { RUNS_KEPT = 32 }; /* in memory although stored: what consumers near the tail want next */
+enum {
+    RUNS_KEPT = 32,             /* a lane's, in memory although stored: what consumers near the tail want next */
+    RUNS_KEPT_ALL = 256 * 1024, /* above so many in all, what is stored leaves memory at once */
+};
 
 void run_append(struct engine *e, struct partition *p, const struct run *r)
 {
@@ -127,7 +130,7 @@ void run_trim(struct engine *e, struct partition *p)
     while (drop < p->run_count) {
         const struct run *r = &p->runs[drop];
         if (run_end(r) > stored) break;
-        if (run_end(r) > wanted && p->run_count - drop <= RUNS_KEPT) break;
+        if (run_end(r) > wanted && p->run_count - drop <= RUNS_KEPT && e->run_count <= RUNS_KEPT_ALL) break;
         drop++;
     }
     if (drop == 0 || (drop < p->run_count && drop * 2 < p->run_count)) return;
