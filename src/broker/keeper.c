@@ -140,7 +140,9 @@ static void timer_arm(struct broker *b)
 {
     struct keeper *k = &b->keeper;
     int64_t at_us = k->idle_at_us;
-    if (k->unflushed_since_us != 0 && !k->flush_waiting && (at_us == 0 || flush_due_us(b) < at_us)) at_us = flush_due_us(b);
+    /* While the store has enough to write, its callback brings the turn that goes on. */
+    bool flushes = k->unflushed_since_us != 0 && !k->flush_waiting && k->cuts_waiting < CUTS_WAITING_MAX;
+    if (flushes && (at_us == 0 || flush_due_us(b) < at_us)) at_us = flush_due_us(b);
     if (at_us == 0 || (heap_holds(&k->timer.node) && k->timer.node.key <= at_us)) return;
     loop_timer_set(b->loop, &k->timer, at_us);
 }

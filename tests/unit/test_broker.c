@@ -5,6 +5,8 @@
 #include <dirent.h>
 #include <fcntl.h>
 
+#include "broker/broker_internal.h"
+
 static int rig_setup(void **state)
 {
     struct rig *r = malloc(sizeof *r);
@@ -497,6 +499,61 @@ static void test_claims_of_a_caller_who_left_go_back(void **state)
     shot_free(p);
 }
 
+/* As if the disk had not answered until long after the deadline. */
+static void expire_in_flight(struct shot *s)
+{
+    struct broker *b = s->rig->broker;
+    assert_true(rig_run(s->rig, is_proposed, s, 1000));
+    s->call.late = true;
+    heap_put(&b->deadlines, &s->call.due, 0, s->call.arrival);
+    inbox_deadline_fire(&b->deadline_timer);
+}
+
+static void test_a_call_whose_entry_takes_too_long_is_answered(void **state)
+{
+    struct rig *r = *state;
+    struct shot *w = push_start(r, "q", "a", "1");
+    expire_in_flight(w);
+    assert_int_equal(shot_wait(w), CALL_TIMEOUT);
+    assert_int_equal(w->call.retry_after_s, 1);
+    shot_free(w);
+    /* The write happened all the same; a pop's claims go back. */
+    struct shot *p = pop_start(r, (struct pop_wish){.queue = "q", .wait_ms = 5000, .lease_ms = 60000});
+    expire_in_flight(p);
+    assert_int_equal(shot_wait(p), CALL_TIMEOUT);
+    shot_free(p);
+    p = pop_start(r, (struct pop_wish){.queue = "q", .wait_ms = 5000});
+    expect_payload(p, "1");
+    assert_int_equal(p->call.result.pop.claims[0].attempt, 1);
+    shot_free(p);
+    /* Claims of an autoAck pop could not: it waits for its entry. */
+    push(r, "q", "b", "2");
+    p = pop_start(r, (struct pop_wish){.queue = "q", .wait_ms = 5000, .auto_ack = true});
+    expire_in_flight(p);
+    expect_payload(p, "2");
+    shot_free(p);
+}
+
+static void test_writes_are_refused_when_the_queue_is_old(void **state)
+{
+    struct rig *r = *state;
+    struct shot *first = push_start(r, "q", "a", "1");
+    r->broker->queued.first->queued_us -= QUEUED_AGE_US_MAX * 2;
+    struct shot *second = push_start(r, "q", "a", "1");
+    struct shot *settles = shot_new(r, CALL_WRITE);
+    struct extend_command e = {.tenant = rig_tenant, .seconds = 1};
+    extend_encode(&settles->command, &e);
+    shot_write(settles, false);
+    assert_int_equal(shot_wait(second), CALL_OVERLOADED);
+    assert_in_range(second->call.retry_after_s, 1, 5);
+    assert_int_equal(shot_wait(first), CALL_OK);
+    assert_int_equal(shot_wait(settles), CALL_OK); /* wins room back, so it is taken longer */
+    shot_free(first);
+    shot_free(second);
+    shot_free(settles);
+    push(r, "q", "a", "1");
+}
+
 static void test_claims_handed_back_wake_the_next_caller(void **state)
 {
     struct rig *r = *state;
@@ -884,6 +941,8 @@ int main(void)
         with_rig(test_auto_ack_callers_of_one_lane_are_all_served),
         with_rig(test_cancel_while_parked_or_queued),
         with_rig(test_claims_of_a_caller_who_left_go_back),
+        with_rig(test_a_call_whose_entry_takes_too_long_is_answered),
+        with_rig(test_writes_are_refused_when_the_queue_is_old),
         with_rig(test_claims_handed_back_wake_the_next_caller),
         with_rig(test_a_granted_caller_who_leaves_gives_its_lane_to_the_next),
         with_rig(test_a_deleted_queue_keeps_its_callers),
