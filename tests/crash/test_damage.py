@@ -12,14 +12,14 @@ import time
 
 import crash_verify
 import pytest
-from crash_broker import ALL
+from crash_broker import ALL, Gone
 from crash_history import History
 from crash_load import Load
 from crash_verify import judge
 
 EXIT_DAMAGED = 2
 # No checkpoint while it runs: every record of the log is needed at the next start.
-ONLY_LOG = {"QUEEN_RAFT_DURABLE_EVERY_MS": "3600000", "QUEEN_RAFT_DURABLE_EVERY_BYTES": str(64 << 30)}
+ONLY_LOG = {"QUEEN_RAFT_DURABLE_EVERY_MS": "600000", "QUEEN_RAFT_DURABLE_EVERY_BYTES": str(64 << 30)}
 
 
 def segments(data):
@@ -33,7 +33,8 @@ def data_end(path):
 
 
 def live_segments(data):
-    return [s for s in segments(data) if data_end(s) > 0]
+    """Those with records: the next one is made ahead of its use and holds only its file head."""
+    return [s for s in segments(data) if data_end(s) > 4096]
 
 
 def overwrite(path, offset, data):
@@ -238,10 +239,15 @@ def test_a_damaged_store_is_refused_or_rebuilt(brokers, seed, how):
         if broker.wait_ready():
             outcomes.append((os.path.basename(path), "started"))
             conn = broker.conn()
-            crash_verify.drain(conn, history, f"drain-{number}")
+            try:
+                crash_verify.drain(conn, history, f"drain-{number}")
+                broker.kill()
+            except Gone:
+                # rows that are only read when they are needed: found by their checksum then, and named
+                assert broker.wait_dead(20) in (2, 3), f"{how} {path}: exit code {broker.process.poll()}\n{broker.log_tail()}"
+                assert os.path.basename(path) in broker.log_text(), broker.log_tail()
             conn.close()
             judge(history, broker)
-            broker.kill()
         else:
             code = broker.wait_dead(20)
             outcomes.append((os.path.basename(path), code))
