@@ -282,6 +282,8 @@ static void sweep_reading(struct edge *e, int64_t now_us)
         } else if (is_stuck(c, now_us)) {
             connection_refuse_raw(c, 400, "Bad Request", "bad chunked body");
             cut_slow(c);
+            /* With a full buffer the daemon reads no more, so it would never see the end; its last read is longer ago than this. */
+            MHD_set_connection_option(c->mhd, MHD_CONNECTION_OPTION_TIMEOUT, 1u);
         }
     }
 }
