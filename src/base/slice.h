@@ -15,7 +15,7 @@ struct slice {
 
 static inline struct slice slice_make(const void *at, size_t len)
 {
-    return (struct slice){.at = at, .len = len};
+    return (struct slice){.at = (const char *)at, .len = len};
 }
 
 /* Of a NUL-terminated literal or name. */
