@@ -1,10 +1,11 @@
 """Requests whose end could be read in two ways: refused, the connection closed, the hidden request never run."""
 
 import json
+import time
 
 import pytest
 
-from queen import unique
+from queen import unique, wait_until
 
 
 def hidden_push(queue):
@@ -98,6 +99,25 @@ def test_chunk_size_with_leading_zeros(broker, queue, zeros):
     # A few zeros are harmless, a million is an attack; whichever the answer, the broker goes on.
     assert status in (201, 400) if zeros < 100 else status in (400, 413, 431, None)
     assert broker.get("/health").status == 200
+
+
+def test_connections_that_cannot_go_on_do_not_stay(own_broker):
+    broker = own_broker()
+    raws = [broker.raw() for _ in range(5)]
+    for raw in raws:
+        raw.send(head(b"Transfer-Encoding: chunked") + b"0" * 1000000)
+    wait_until(lambda: connections(broker) <= 1, 15, "the stuck connections are closed", every=0.2)
+    for raw in raws:
+        raw.close()
+    begin = time.monotonic()
+    broker.stop()
+    assert time.monotonic() - begin < 4
+
+
+def connections(broker):
+    """Open connections as the broker counts them, the asking one included."""
+    lines = broker.get("/metrics/prometheus").expect(200).body.decode().splitlines()
+    return int([line.split()[1] for line in lines if line.startswith("queen_http_connections ")][0])
 
 
 def test_long_chunk_extension(broker):
