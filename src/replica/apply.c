@@ -81,9 +81,9 @@ static uint64_t apply_limit(const struct replica *r)
     return r->commit_max < r->raft.last_stored ? r->commit_max : r->raft.last_stored;
 }
 
-bool apply_run(struct replica *r)
+void apply_run(struct replica *r)
 {
-    if (r->applying || atomic_load_explicit(&r->broken, memory_order_relaxed)) return false;
+    if (r->applying || atomic_load_explicit(&r->broken, memory_order_relaxed)) return;
     uint64_t entries = 0, bytes = 0;
     r->applying = true;
     while (r->applied < apply_limit(r) && entries < RUN_ENTRIES_MAX && bytes < RUN_BYTES_MAX) {
@@ -95,15 +95,20 @@ bool apply_run(struct replica *r)
     if (r->body.cap > BODY_SPARE_BYTES) buf_free(&r->body);
     if (entries > 0 && r->o.applied_batch != NULL) r->o.applied_batch(r->o.ctx);
     role_update(r);
-    return !atomic_load_explicit(&r->broken, memory_order_relaxed) && r->applied < apply_limit(r);
 }
 
 bool apply_hook(struct loop_hook *hook)
 {
     struct replica *r = (struct replica *)(void *)((char *)hook - offsetof(struct replica, hook));
-    if (r->applied < apply_limit(r)) return apply_run(r);
-    if (r->role == REPLICA_STARTING) role_update(r);
-    return false;
+    uint64_t applied = r->applied;
+    enum replica_role role = r->role;
+    if (r->applied < apply_limit(r)) {
+        apply_run(r);
+    } else if (r->role == REPLICA_STARTING) {
+        role_update(r);
+    }
+    /* What was applied or told here is news for the hooks before this one too. */
+    return r->applied != applied || r->role != role;
 }
 
 static enum replica_role role_now(struct replica *r)

@@ -152,8 +152,8 @@ void step_timer_arm(struct replica *r);
 /* An entry of our own of any type (a barrier, a change). Returns its index or 0. */
 uint64_t step_submit_own(struct replica *r, enum raft_entry_type type, struct slice body);
 
-/* apply.c. Applies what is committed and stored, a bounded amount; true when more is left. */
-bool apply_run(struct replica *r);
+/* apply.c. Applies what is committed and stored, a bounded amount; the hook does the rest. */
+void apply_run(struct replica *r);
 bool apply_hook(struct loop_hook *hook);
 void role_update(struct replica *r);
 

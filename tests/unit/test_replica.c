@@ -27,6 +27,9 @@ struct applied {
 struct fixture {
     char dir[64];
     struct loop *loop;
+    struct loop_hook hook;
+    struct loop_timer late;
+    uint32_t want;
     struct replica *replica;
     uint64_t applied_index, applied_term, applied_pos; /* what the next open says the store holds */
     struct applied *seen;
@@ -77,6 +80,18 @@ static void on_failed(void *ctx, const char *what)
     ((struct fixture *)ctx)->failures++;
 }
 
+static bool on_turn(struct loop_hook *hook)
+{
+    struct fixture *f = (struct fixture *)(void *)((char *)hook - offsetof(struct fixture, hook));
+    if (f->count >= f->want && f->leads > 0) loop_stop(f->loop);
+    return false;
+}
+
+static void on_late(struct loop_timer *timer)
+{
+    loop_stop(((struct fixture *)(void *)((char *)timer - offsetof(struct fixture, late)))->loop);
+}
+
 static enum log_status open_try(struct fixture *f, uint64_t node_id, struct buf *error)
 {
     f->loop = loop_new();
@@ -95,6 +110,9 @@ static enum log_status open_try(struct fixture *f, uint64_t node_id, struct buf 
                                 .applied_batch = on_batch,
                                 .role = on_role,
                                 .failed = on_failed};
+    f->hook.run = on_turn;
+    f->late = (struct loop_timer){.fire = on_late};
+    loop_hook_add(f->loop, &f->hook);
     return replica_open(&f->replica, &o, error);
 }
 
@@ -108,36 +126,14 @@ static void close_it(struct fixture *f)
 
 /* ---- loop until something holds */
 
-struct waiter {
-    struct loop_timer timer;
-    struct loop_hook hook;
-    struct fixture *f;
-    uint32_t count;
-};
-
-static bool waiter_check(struct loop_hook *hook)
-{
-    struct waiter *w = (struct waiter *)(void *)((char *)hook - offsetof(struct waiter, hook));
-    if (w->f != NULL && w->f->count >= w->count && w->f->leads > 0) loop_stop(w->f->loop);
-    return false;
-}
-
-static void waiter_late(struct loop_timer *timer)
-{
-    loop_stop(((struct waiter *)(void *)timer)->f->loop);
-}
-
 /* Runs the loop until so many entries were applied and the replica leads. */
 static void wait_for(struct fixture *f, uint32_t count)
 {
-    struct waiter *w = calloc(1, sizeof *w);
-    *w = (struct waiter){.f = f, .count = count, .hook.run = waiter_check, .timer.fire = waiter_late};
-    loop_hook_add(f->loop, &w->hook);
-    loop_timer_set(f->loop, &w->timer, clock_mono_us() + WAIT_US_MAX);
+    f->want = count;
+    loop_timer_set(f->loop, &f->late, clock_mono_us() + WAIT_US_MAX);
     loop_run(f->loop);
-    loop_timer_cancel(f->loop, &w->timer);
+    loop_timer_cancel(f->loop, &f->late);
     assert_true(f->count >= count && f->leads > 0);
-    w->f = NULL; /* the hook stays in the loop, so the memory must */
 }
 
 static void open_it(struct fixture *f)

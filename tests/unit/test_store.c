@@ -21,6 +21,9 @@ enum { WAIT_US_MAX = 20 * 1000 * 1000 };
 struct fixture {
     char top[64], dir[80];
     struct loop *loop;
+    struct loop_hook hook;
+    struct loop_timer late;
+    uint64_t want_written, want_flushed;
     struct store *store;
     struct store_mark mark; /* at open */
     int failures;
@@ -44,10 +47,25 @@ static void on_failed(void *ctx, const char *what)
     ((struct fixture *)ctx)->failures++;
 }
 
+static bool on_turn(struct loop_hook *hook)
+{
+    struct fixture *f = (struct fixture *)(void *)((char *)hook - offsetof(struct fixture, hook));
+    if (f->written >= f->want_written && f->flushed >= f->want_flushed) loop_stop(f->loop);
+    return false;
+}
+
+static void on_late(struct loop_timer *timer)
+{
+    loop_stop(((struct fixture *)(void *)((char *)timer - offsetof(struct fixture, late)))->loop);
+}
+
 static enum store_status open_try(struct fixture *f, struct buf *error)
 {
     f->loop = loop_new();
     assert_non_null(f->loop);
+    f->hook.run = on_turn;
+    f->late = (struct loop_timer){.fire = on_late};
+    loop_hook_add(f->loop, &f->hook);
     struct store_options o = {.dir = f->dir, .loop = f->loop, .write_buffer_bytes = 1 << 20, .ctx = f, .failed = on_failed};
     return store_open(&f->store, &o, &f->mark, error);
 }
@@ -89,37 +107,15 @@ static int teardown(void **state)
 
 /* ---- loop until something holds */
 
-struct waiter {
-    struct loop_timer timer;
-    struct loop_hook hook;
-    struct fixture *f;
-    uint64_t written, flushed;
-};
-
-static bool waiter_check(struct loop_hook *hook)
-{
-    struct waiter *w = (struct waiter *)(void *)((char *)hook - offsetof(struct waiter, hook));
-    if (w->f != NULL && w->f->written >= w->written && w->f->flushed >= w->flushed) loop_stop(w->f->loop);
-    return false;
-}
-
-static void waiter_late(struct loop_timer *timer)
-{
-    struct waiter *w = (struct waiter *)(void *)timer;
-    loop_stop(w->f->loop);
-}
-
 /* Runs the loop until the callbacks have seen these marks. */
 static void wait_for(struct fixture *f, uint64_t written, uint64_t flushed)
 {
-    struct waiter *w = calloc(1, sizeof *w);
-    *w = (struct waiter){.f = f, .written = written, .flushed = flushed, .hook.run = waiter_check, .timer.fire = waiter_late};
-    loop_hook_add(f->loop, &w->hook);
-    loop_timer_set(f->loop, &w->timer, clock_mono_us() + WAIT_US_MAX);
+    f->want_written = written;
+    f->want_flushed = flushed;
+    loop_timer_set(f->loop, &f->late, clock_mono_us() + WAIT_US_MAX);
     loop_run(f->loop);
-    loop_timer_cancel(f->loop, &w->timer);
+    loop_timer_cancel(f->loop, &f->late);
     assert_true(f->written >= written && f->flushed >= flushed);
-    w->f = NULL; /* the hook stays in the loop, so the memory must */
 }
 
 static void on_written(void *ctx, struct store_mark mark)
