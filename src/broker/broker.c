@@ -243,6 +243,18 @@ static void keeper_start(struct broker *b, const struct store_mark *mark)
     k->timer.fire = keeper_fire;
 }
 
+/* An existing log keeps the size of its segments, and everything that counts in segments goes by that. */
+static void segment_bytes_find(struct broker *b)
+{
+    char dir[4200];
+    snprintf(dir, sizeof dir, "%s/log", b->config.dir);
+    uint64_t bytes = log_segment_bytes_peek(dir);
+    if (bytes == 0 || bytes == b->config.segment_bytes) return;
+    log_info("log: %s has segments of %llu bytes and keeps them; %llu were asked for", dir, (unsigned long long)bytes,
+             (unsigned long long)b->config.segment_bytes);
+    b->config.segment_bytes = bytes;
+}
+
 static bool hook_run(struct loop_hook *h);
 static bool late_hook_run(struct loop_hook *h);
 static void stop_fire(struct loop_timer *t);
@@ -265,8 +277,9 @@ struct broker *broker_open(const struct config *config, struct loop *group_loop,
     struct store_mark mark = {0};
     *exit_code = 2;
     if (!dir_lock(b, error) || !store_start(b, &mark, exit_code, error)) goto fail;
+    segment_bytes_find(b);
     struct engine_options eo = {.cold = {.ctx = b, .scan = cold_scan, .block = cold_block},
-                                .segment_shift = shift_of(config->segment_bytes)};
+                                .segment_shift = shift_of(b->config.segment_bytes)};
     b->engine = engine_new(&eo);
     if (!state_load(b, &mark, exit_code, error)) goto fail;
     keeper_start(b, &mark);

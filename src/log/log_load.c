@@ -127,6 +127,22 @@ static enum log_status files_list(struct load *d)
     return LOG_OK;
 }
 
+/* Can files here be used with O_DIRECT, a page at a time? Asked of an existing segment, else of a file made for it. */
+static void direct_probe(struct load *d)
+{
+    struct log *l = d->l;
+    char name[LOG_NAME_BYTES] = "probe.tmp";
+    bool have = l->segment_count > 0;
+    if (have) segment_name(l->segments[l->segment_count - 1]->first_pos, name);
+    int fd = file_open(l, name, O_RDWR | O_DIRECT | (have ? 0 : O_CREAT | O_TRUNC));
+    if (fd >= 0) {
+        l->direct = (have || pwrite(fd, l->zeros, LOG_PAGE, 0) == LOG_PAGE) && pread(fd, l->tail_page, LOG_PAGE, 0) >= 0;
+        close(fd);
+    }
+    if (!have) unlinkat(l->dir_fd, name, 0);
+    if (!l->direct) log_info("log: %s does not take direct writes (O_DIRECT); using buffered ones", l->dir);
+}
+
 static enum log_status file_load_open(struct load *d)
 {
     struct segment *s = load_segment(d);
@@ -507,13 +523,14 @@ static enum log_status segment_reset(struct load *d, struct segment *s)
     return LOG_OK;
 }
 
-/* What was read but never synced by the process that wrote it must become durable before it is reported as such. */
-static enum log_status scanned_sync(struct load *d)
+/* What was read but never synced by the process that wrote it must become durable before it is reported as such. The file that is
+ * written next is synced then; names that a crash left unsynced are made durable as well. */
+static enum log_status scanned_sync(struct load *d, bool inside)
 {
     struct log *l = d->l;
     for (uint32_t n = 0; n < l->segment_count; n++) {
         struct segment *s = l->segments[n];
-        if (s->end_pos <= d->proven || s->first_pos >= d->pos) continue;
+        if (s->end_pos <= d->proven || s->first_pos >= d->pos || (inside && n == d->at)) continue;
         char name[LOG_NAME_BYTES], path[PATH_BYTES];
         segment_name(s->first_pos, name);
         load_path(d, s->first_pos, path);
@@ -553,7 +570,7 @@ static enum log_status go_on(struct load *d, bool inside)
 {
     struct log *l = d->l;
     l->gen = (d->gen_max > l->gen ? d->gen_max : l->gen) + 1;
-    enum log_status status = scanned_sync(d);
+    enum log_status status = scanned_sync(d, inside);
     struct segment *s = load_segment(d);
     bool empty = inside && d->pos <= s->first_pos + LOG_PAGE;
     if (empty) s->end_pos = s->first_pos + l->segment_bytes; /* a longer one was for a record that did not survive */
@@ -611,6 +628,7 @@ static enum log_status load_run(struct load *d)
     struct log *l = d->l;
     enum log_status status = files_list(d);
     if (status != LOG_OK) return status;
+    direct_probe(d);
     if (l->segment_count == 0) {
         if (l->o.first_pos != 0) return missing_fail(d, l->o.first_pos);
         uint64_t id;
@@ -656,4 +674,24 @@ enum log_status log_load(struct log *l, struct buf *error)
     if (d.fd >= 0) close(d.fd);
     if (d.image != NULL) image_put_back(l, d.image);
     return status;
+}
+
+uint64_t log_segment_bytes_peek(const char *log_dir)
+{
+    DIR *dir = opendir(log_dir);
+    if (dir == NULL) return 0;
+    uint64_t found = 0;
+    for (struct dirent *e = readdir(dir); e != NULL && found == 0; e = readdir(dir)) {
+        uint64_t first_pos;
+        char page[LOG_PAGE];
+        struct file_head h;
+        if (!name_parse(e->d_name, &first_pos)) continue;
+        int fd = openat(dirfd(dir), e->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        if (fd < 0) continue;
+        if (file_read(fd, page, LOG_PAGE, 0, false) == LOG_PAGE && file_head_read(page, first_pos, &h) == FILE_HEAD_GOOD)
+            found = h.segment_bytes;
+        close(fd);
+    }
+    closedir(dir);
+    return found;
 }

@@ -246,6 +246,8 @@ class Churn:
             status, _ = conn.call("DELETE", f"/api/v1/resources/queues/{queue}")
             if status == 200:
                 self.deleted.append(queue)
+            if self.number % 4:
+                continue
             push = make_push(self.history, self.rng, 1)
             self.history.push_sent(push)
             try:

@@ -111,26 +111,3 @@ def test_the_window_counts_from_the_first_copy_across_restarts(brokers):
     answer = push(conn, "X")
     assert (answer["status"], answer["offset"]) == ("queued", 1)
     assert answer["message_id"] != first["message_id"]
-
-
-def test_a_duplicate_answers_the_original_also_after_retention_removed_it_and_a_crash(brokers):
-    broker = brokers().start()
-    conn = broker.conn()
-    options = {"retentionEnabled": True, "retentionSeconds": 1, "dedupWindowSeconds": 600}
-    conn.call("POST", "/api/v1/configure", {"queue": "q", "options": options})
-    first = push(conn, "X")
-    deadline = time.monotonic() + 15
-    while time.monotonic() < deadline:
-        status, detail = conn.json("GET", "/api/v1/resources/queues/q")
-        if detail["totals"]["total"] == 0:
-            break
-        time.sleep(0.1)
-    else:
-        pytest.fail(f"retention removes nothing: {detail['totals']}")
-    for crash in (broker.kill, broker.terminate):
-        answer = push(broker.conn(), "X")
-        assert (answer["status"], answer["message_id"], answer["offset"]) == ("duplicate", first["message_id"], 0)
-        crash()
-        broker.start()
-    answer = push(broker.conn(), "X")
-    assert (answer["status"], answer["message_id"], answer["offset"]) == ("duplicate", first["message_id"], 0)
