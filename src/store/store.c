@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -512,14 +513,23 @@ enum store_status store_open(struct store **out, const struct store_options *o, 
     s->to_flush_end = &s->to_flush;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->wake, NULL);
+    /* Neither RocksDB's threads nor ours are to take the process's signals: they inherit this mask. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     enum store_status status = database_open(s, error);
     if (status == STORE_OK) status = format_check(s, error);
     if (status == STORE_OK) status = mark_read(s, mark, error);
+    if (status == STORE_OK && pthread_create(&s->thread, NULL, thread_main, s) != 0) {
+        buf_text(error, "cannot start the store's thread");
+        status = STORE_IO;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (status != STORE_OK) {
         database_free(s);
         return status;
     }
-    must(pthread_create(&s->thread, NULL, thread_main, s) == 0);
+    pthread_setname_np(s->thread, "store");
     *out = s;
     return STORE_OK;
 }
