@@ -274,21 +274,6 @@ static enum log_status dir_open(struct log *l, struct buf *error)
     return ok ? LOG_OK : io_error(error, l, "sync the parent of");
 }
 
-/* Can files here be written with O_DIRECT, a page at a time? */
-static void direct_probe(struct log *l)
-{
-    static const char name[] = "probe.tmp";
-    int fd = openat(l->dir_fd, name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_DIRECT, 0640);
-    if (fd >= 0) {
-        ssize_t n = pwrite(fd, l->zeros, LOG_PAGE, 0);
-        if (n == LOG_PAGE) n = pread(fd, l->tail_page, LOG_PAGE, 0);
-        l->direct = n == LOG_PAGE;
-        close(fd);
-    }
-    unlinkat(l->dir_fd, name, 0);
-    if (!l->direct) log_info("log: %s does not take direct writes (O_DIRECT); using buffered ones", l->dir);
-}
-
 static bool threads_start(struct log *l)
 {
     sigset_t all, before;
@@ -379,7 +364,6 @@ enum log_status log_open_still(struct log **out, const struct log_options *o, st
     enum log_status status = dir_open(l, error);
     if (status == LOG_OK) {
         reserve_fill(l);
-        direct_probe(l);
         status = log_load(l, error);
     }
     if (status == LOG_OK) status = generation_begin(l, error);

@@ -119,6 +119,8 @@ static void range_claim(struct log *l, struct segment *s, uint64_t from, uint64_
     if (s->claimed < to) s->claimed = to;
     while (s->zero_from < to && from < s->zero_to) pthread_cond_wait(&l->file_cond, &l->file_lock);
     if (s->file_bytes < to) s->file_bytes = to;
+    bool slow;
+    if (zero_pick(l, &slow) != NULL) pthread_cond_signal(&l->keeper_cond);
     pthread_mutex_unlock(&l->file_lock);
 }
 

@@ -151,7 +151,8 @@ struct log {
     uint32_t removal_count, removal_cap;
     struct segment *write_seg;
     uint64_t want_pos; /* first position of the segment that must be ready next */
-    bool want_urgent, want_gave_up, keeper_stop, keeper_slow;
+    bool want_urgent, want_gave_up, keeper_stop;
+    bool zeroing; /* towards the full distance ahead of the writer */
     uint32_t spare_ids[LOG_SPARES_MAX]; /* spare-<id>.tmp */
     uint32_t spare_count, spare_next;
     struct segment *read_open[LOG_READ_FDS_MAX];
@@ -214,6 +215,7 @@ void reserve_fill(struct log *l); /* file_lock held */
 
 /* ---- log_keeper.c */
 void *keeper_main(void *log);
+struct segment *zero_pick(struct log *l, bool *slow);
 bool segment_make(struct log *l, uint64_t first_pos, struct segment **out, struct fault *f); /* file_lock not held */
 
 /* ---- log_disk.c */

@@ -1,8 +1,9 @@
 /* The keeper thread: everything about files that nobody should wait for.
  *
  *   next segment   spare or new file -> file head (and first zeros) -> fdatasync -> rename to its name -> sync of the directory
- *   zeroing        the segment being written and the next one, a slice at a time, each slice synced, so that the disk thread's
- *                  writes change no metadata. Paced: without haste unless the writer comes near
+ *   zeroing        ZERO_AHEAD_BYTES ahead of the writer, in its segment and the next one, a slice at a time, each slice synced, so
+ *                  that the disk thread's writes change no metadata. Paced: without haste unless the writer comes near. Not
+ *                  further ahead: what is zeroed must be read at the next start, to see that nothing is there
  *   removing       trimmed files become spares or are unlinked; then the directory is synced
  *
  * A name NNN.seg appears only over a file whose head is durable, and the next name only after the disk thread has entered the
@@ -24,7 +25,7 @@
 #include "base/logger.h"
 #include "log/log_internal.h"
 
-enum { PACE_MS = 3, AHEAD_BYTES = 16 << 20 };
+enum { PACE_MS = 3, ZERO_AHEAD_BYTES = 32 << 20 };
 
 static const char NEXT_NAME[] = "next.tmp";
 
@@ -134,7 +135,7 @@ static bool next_wanted(struct log *l)
 
 /* ---- zeroing */
 
-/* Where the next slice of the segment would begin; its length when there is nothing to do. */
+/* Where the next slice of the segment would begin; its length when there is nothing to do. All of zeroing: file_lock held. */
 static uint64_t zero_begin(const struct segment *s)
 {
     uint64_t len = s->end_pos - s->first_pos, claimed = round_up(s->claimed, LOG_PAGE);
@@ -142,19 +143,26 @@ static uint64_t zero_begin(const struct segment *s)
     return s->sealed || s->fd < 0 || at > len ? len : at;
 }
 
-static struct segment *zero_pick(struct log *l, bool *slow)
+/* The segment that should get its next slice of zeros, or NULL. Once the writer has come to within half of the distance, zeroing
+ * goes on until the whole of it is there: many slices a wake-up. */
+struct segment *zero_pick(struct log *l, bool *slow)
 {
-    struct segment *now = l->write_seg;
+    struct segment *now = l->write_seg, *next = NULL;
     if (now == NULL) return NULL;
-    *slow = false;
-    if (zero_begin(now) < now->end_pos - now->first_pos) {
-        *slow = now->zeroed >= now->claimed + AHEAD_BYTES;
-        return now;
+    uint64_t len = now->end_pos - now->first_pos, begin = zero_begin(now);
+    uint64_t ahead = begin > now->claimed ? begin - now->claimed : 0;
+    if (begin == len) {
+        next = segment_at(l, now->end_pos);
+        if (next == NULL) return NULL;
+        begin = zero_begin(next);
+        ahead += begin;
+        len = next->end_pos - next->first_pos;
     }
-    struct segment *next = segment_at(l, now->end_pos);
-    if (next == NULL || zero_begin(next) == next->end_pos - next->first_pos) return NULL;
-    *slow = next->zeroed >= now->claimed * 2;
-    return next;
+    if (ahead >= ZERO_AHEAD_BYTES) l->zeroing = false;
+    if (ahead < ZERO_AHEAD_BYTES / 2) l->zeroing = true;
+    *slow = ahead > ZERO_AHEAD_BYTES / 4;
+    if (!l->zeroing || begin == len) return NULL;
+    return next != NULL ? next : now;
 }
 
 /* file_lock held; lets it go for the write. */
