@@ -72,9 +72,9 @@ void request_give_back(struct request *r)
         return;
     }
     arena_reset(&r->call.arena);
-    struct request empty = {.call = {.arena = r->call.arena}, .target_bytes = r->target_bytes, .body = r->body, .out = r->out,
-                            .command = r->command};
-    *r = empty;
+    struct arena arena = r->call.arena;
+    memset(&r->REQUEST_CLEARED_FROM, 0, sizeof *r - offsetof(struct request, REQUEST_CLEARED_FROM));
+    r->call.arena = arena;
     buf_keep_small(&r->target_bytes);
     buf_keep_small(&r->body);
     buf_keep_small(&r->out);
@@ -274,7 +274,7 @@ static enum MHD_Result body_append(struct request *r, const char *at, size_t len
     struct connection *c = r->connection;
     uint64_t total = r->body.len + len;
     if (r->chunked) {
-        if (chunk_line_bad(at)) {
+        if (HEAD_LAYOUT_KNOWN && chunk_line_bad(at)) {
             connection_refuse_raw(c, 400, "Bad Request", "chunk lines must end with CR LF");
             return MHD_NO;
         }
@@ -387,11 +387,17 @@ void *connection_on_target(void *cls, const char *uri, struct MHD_Connection *mh
     return r;
 }
 
+/* What the daemon itself answered; 0: nothing. */
+static uint32_t daemon_status(struct MHD_Connection *mhd)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_HTTP_STATUS);
+    return info == NULL ? 0 : info->http_status;
+}
+
 void connection_on_completed(void *cls, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode why)
 {
     struct edge_daemon *d = cls;
     struct request *r = *context;
-    (void)mhd;
     (void)why;
     *context = NULL;
     if (r == NULL) return;
@@ -403,7 +409,7 @@ void connection_on_completed(void *cls, struct MHD_Connection *mhd, void **conte
     c->answered_run = d->runs;
     c->request = NULL;
     r->connection = NULL;
-    metrics_count(&d->edge->metrics, r->route == NULL ? ROUTE_NONE : r->route->id, r->status == 0 ? 400 : r->status,
+    metrics_count(&d->edge->metrics, r->route == NULL ? ROUTE_NONE : r->route->id, r->status != 0 ? r->status : daemon_status(mhd),
                   loop_now_us(d->edge->loop) - r->started_us);
     if (!r->call_pending) {
         request_give_back(r);

@@ -16,6 +16,8 @@ static void drain_end(struct drain *l)
     if (l->next != NULL) l->next->previous = l->previous;
     e->drain_count--;
     free(l);
+    atomic_fetch_sub_explicit(&e->connections, 1, memory_order_relaxed);
+    if (e->closed != NULL) e->closed(e->closed_ctx);
 }
 
 static void drain_ready(struct loop_fd *watch, uint32_t events)
@@ -34,7 +36,9 @@ static void drain_ready(struct loop_fd *watch, uint32_t events)
 
 void drain_start(struct edge *e, int fd)
 {
+    /* It takes a descriptor more: not when connections are near their limit. */
     if (e->drain_count >= EDGE_DRAINS_MAX || e->stopping) return;
+    if (edge_connections(e) + 2 * EDGE_DRAINS_MAX > e->http->config->connections_max / e->http->edge_count) return;
     int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (copy < 0) return;
     struct drain *l = calloc(1, sizeof *l);
@@ -53,6 +57,7 @@ void drain_start(struct edge *e, int fd)
     if (e->drains != NULL) e->drains->previous = l;
     e->drains = l;
     e->drain_count++;
+    atomic_fetch_add_explicit(&e->connections, 1, memory_order_relaxed);
 }
 
 void drain_sweep(struct edge *e, int64_t now_us, bool all)

@@ -135,6 +135,9 @@ static struct edge_daemon *daemon_start(struct edge *e)
         connection_on_request, d, MHD_OPTION_EXTERNAL_LOGGER, connection_on_log, d, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)EDGE_CONNECTION_MEMORY, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)EDGE_DAEMON_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, 0u, MHD_OPTION_URI_LOG_CALLBACK, connection_on_target, d,
         MHD_OPTION_UNESCAPE_CALLBACK, connection_on_unescape, NULL, MHD_OPTION_NOTIFY_COMPLETED, connection_on_completed, d,
+#if MHD_VERSION >= 0x00097701
+        MHD_OPTION_CLIENT_DISCIPLINE_LVL, 1,
+#endif
         MHD_OPTION_NOTIFY_CONNECTION, connection_on_notify, d, MHD_OPTION_END);
     if (d->mhd == NULL) goto fail;
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(d->mhd, MHD_DAEMON_INFO_EPOLL_FD);

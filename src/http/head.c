@@ -104,7 +104,7 @@ static void field_take(struct walk *w, struct slice name, struct slice value)
  * over the colon.) Then the next line begins two bytes behind the value. */
 static void layout_check(struct walk *w, struct slice name, struct slice value)
 {
-    if (!w->contiguous) return;
+    if (!HEAD_LAYOUT_KNOWN || !w->contiguous) return;
     uintptr_t behind_name = (uintptr_t)name.at + name.len + 1;
     if ((uintptr_t)name.at != w->next || (uintptr_t)value.at < behind_name) {
         w->contiguous = false;
@@ -136,7 +136,8 @@ static void request_line_check(struct walk *w, const struct request *r, const ch
         if (c <= 0x20 || c == 0x7f) head_refuse(w->head, 400, "bad request target");
     }
     if (r->target.len == 0) head_refuse(w->head, 400, "bad request target");
-    if (r->target_place != (uintptr_t)method + method_len + 1 || (uintptr_t)version != r->target_place + r->target.len + 1) {
+    if (HEAD_LAYOUT_KNOWN && (r->target_place != (uintptr_t)method + method_len + 1 ||
+                              (uintptr_t)version != r->target_place + r->target.len + 1)) {
         head_refuse(w->head, 400, "bad request line");
     }
     w->version_1_0 = strcmp(version, "HTTP/1.0") == 0;
@@ -152,7 +153,7 @@ void head_check(struct head *out, struct MHD_Connection *c, const struct request
     if (out->status != 0) return;
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
     must(info != NULL);
-    if (!w.contiguous || w.next + 2 != (uintptr_t)method + info->header_size) {
+    if (HEAD_LAYOUT_KNOWN && (!w.contiguous || w.next + 2 != (uintptr_t)method + info->header_size)) {
         head_refuse(out, 400, "lines must end with CR LF and must not be folded");
     }
     if (w.lengths > 1) head_refuse(out, 400, "Content-Length twice");

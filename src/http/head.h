@@ -14,6 +14,10 @@
 
 #include "http/request.h"
 
+/* Versions of the daemon whose buffer is laid out like that. Newer ones refuse these forms themselves when asked to
+ * (MHD_OPTION_CLIENT_DISCIPLINE_LVL, set where it exists). */
+enum { HEAD_LAYOUT_KNOWN = MHD_VERSION < 0x00097701 };
+
 struct head {
     uint32_t status; /* 0 = fine; else what to refuse it with, closing the connection */
     const char *error;

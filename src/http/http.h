@@ -28,7 +28,7 @@ enum {
     EDGE_SEND_BYTES_S = 32768,
     EDGE_RUN_US = 20000,             /* a call not answered by then is suspended in the daemon, its client's leaving watched */
     EDGE_ACCEPTS_A_TURN = 64,
-    EDGE_DRAINS_MAX = 256,          /* refused uploads whose rest is read and thrown away so that the refusal arrives */
+    EDGE_DRAINS_MAX = 32,           /* refused uploads whose rest is read and thrown away so that the refusal arrives */
     EDGE_DRAIN_US = 2000000,
     EDGE_DRAIN_BYTES = 8 << 20,
     EDGE_STOP_US = 10000000,         /* graceful stop: what is not sent by then is cut */

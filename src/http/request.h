@@ -29,6 +29,14 @@ struct query_pair {
 };
 
 struct request {
+    /* Kept when a request is reused: buffers, and what its counts make meaningless. */
+    struct query_pair query[REQUEST_QUERY_MAX];
+    struct buf target_bytes;
+    struct buf body;     /* followed by JSON_PAD zero bytes */
+    struct buf out;      /* the answer */
+    struct buf command;
+
+#define REQUEST_CLEARED_FROM edge /* from here on all is zero at the start, but for the memory of call.arena */
     struct edge *edge;
     struct http *http;
     struct connection *connection; /* NULL: detached */
@@ -45,11 +53,8 @@ struct request {
     struct uuid tenant;
     struct slice target;       /* raw, in target_bytes */
     uintptr_t target_place;    /* where the daemon has it: for the check of the head's layout */
-    struct buf target_bytes;
     struct slice params[REQUEST_PARAMS_MAX]; /* of the path, decoded */
-    struct query_pair query[REQUEST_QUERY_MAX];
     uint32_t query_count;
-    struct buf body;     /* followed by JSON_PAD zero bytes */
     uint64_t body_wanted; /* Content-Length; UINT64_MAX for a chunked body */
     size_t admitted;
     uint64_t body_marked; /* body bytes when progress was last noted */
@@ -59,11 +64,9 @@ struct request {
     uint32_t retry_after_s;
     const char *content_type; /* NULL: application/json */
     const char *allow;
-    struct buf out;
 
     /* the call */
     struct call call; /* call.arena is the request's arena */
-    struct buf command;
     void (*after)(struct request *r); /* renders the answer from the finished call */
     void *route_data;                 /* in the arena */
 };

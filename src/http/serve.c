@@ -135,13 +135,14 @@ static bool files_raise(struct config *c)
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return true;
     limit.rlim_cur = limit.rlim_max;
     if (setrlimit(RLIMIT_NOFILE, &limit) != 0) log_warn("the limit of open files stays as it is: %s", strerror(errno));
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= (uint64_t)c->connections_max + FILES_RESERVED) return true;
-    if (limit.rlim_cur < FILES_RESERVED + CONNECTIONS_MIN) {
+    uint64_t daemons = c->connections_max / EDGE_DAEMON_CONNECTIONS + c->edge_threads; /* each has a descriptor */
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= c->connections_max + daemons + FILES_RESERVED) return true;
+    if (limit.rlim_cur < FILES_RESERVED + CONNECTIONS_MIN + daemons) {
         log_error("open files are limited to %llu: at least %d are needed (ulimit -n)", (unsigned long long)limit.rlim_cur,
                   FILES_RESERVED + CONNECTIONS_MIN);
         return false;
     }
-    c->connections_max = (uint32_t)limit.rlim_cur - FILES_RESERVED;
+    c->connections_max = (uint32_t)(limit.rlim_cur - FILES_RESERVED - daemons);
     log_warn("open files are limited to %llu: at most %u connections, the rest is for the log and the store",
              (unsigned long long)limit.rlim_cur, c->connections_max);
     return true;
