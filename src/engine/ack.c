@@ -295,18 +295,47 @@ static void head_apply(struct ack_group *a, const struct said *head, uint32_t ne
     }
 }
 
-static bool all_delivered_named(const struct ack_group *a)
+static bool bit_set(uint64_t *bits, uint64_t i)
+{
+    bool fresh = (bits[i / 64] & 1ull << i % 64) == 0;
+    bits[i / 64] |= 1ull << i % 64;
+    return fresh;
+}
+
+/* Are the offsets first..last all named when an item names every copy of its id? An id stands more than once in a batch when
+ * the dedup window was shorter than the time between the copies. Costs one look-up an id and copy. */
+static bool copies_fill(const struct ack_group *a, uint64_t first, uint64_t last, struct arena *arena)
+{
+    uint64_t left = last - first + 1;
+    size_t words = (size_t)(left + 63) / 64;
+    uint64_t *bits = arena_get(arena, words * sizeof bits[0]);
+    memset(bits, 0, words * sizeof bits[0]);
+    for (uint32_t i = 0; i < a->by_offset_count; i++) {
+        uint64_t o = a->by_offset[i]->offset;
+        if (i > 0 && a->by_offset[i - 1]->offset == o) continue;
+        do {
+            if (o >= first && o <= last && bit_set(bits, o - first)) left--;
+        } while (o < last && resolve_one(a, a->by_offset[i]->item.transaction, o + 1, last + 1, &o));
+    }
+    return left == 0;
+}
+
+static bool all_delivered_named(const struct ack_group *a, struct arena *arena)
 {
     uint32_t i = 0;
     struct said s;
     if (a->c->lease == 0 || !a->fenced) return false;
     const struct lease *l = lease_at(a->e, a->c->lease);
     uint64_t wanted = a->first > l->first ? a->first : l->first;
+    bool gap = false;
     while (said_next(a, &i, &s)) {
-        if (is_signal(&s) || s.offset > wanted) return false;
+        if (is_signal(&s)) return false;
+        gap |= s.offset > wanted;
         if (s.offset == wanted) wanted++;
     }
-    return wanted == l->last + 1;
+    if (!gap && wanted == l->last + 1) return true;
+    /* With the last message named the cumulative rule comes to the same. */
+    return s.offset < l->last && l->last - wanted < POP_BATCH_MAX && copies_fill(a, wanted, l->last, arena);
 }
 
 static void completed_move(struct ack_group *a, uint64_t completed)
@@ -320,10 +349,10 @@ static void completed_move(struct ack_group *a, uint64_t completed)
     }
 }
 
-static void group_settle(struct ack_group *a)
+static void group_settle(struct ack_group *a, struct arena *arena)
 {
     if (a->by_offset_count == 0) return;
-    if (all_delivered_named(a)) {
+    if (all_delivered_named(a, arena)) {
         a->c->committed = (int64_t)lease_at(a->e, a->c->lease)->last;
         batch_finish(a, true);
         return;
@@ -414,7 +443,7 @@ static void group_ack(struct ack_group *a, struct slice group_name, struct arena
     if (a->end < a->first) a->end = a->first;
     resolve_all(a);
     sort_by_offset(a, arena);
-    group_settle(a);
+    group_settle(a, arena);
     verdicts_set(a);
     cursor_settle(e, a->at);
     run_trim(e, a->p);
