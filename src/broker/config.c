@@ -242,6 +242,20 @@ static bool tenancy_check(struct config *c, struct buf *error)
     return false;
 }
 
+/* There is no authentication yet: a broker whose operator asked for it must not run open to everybody. */
+static bool auth_check(struct buf *error)
+{
+    bool wanted = false;
+    const char *text = env_get("JWT_ENABLED");
+    if (text == NULL) return true;
+    if (!bool_read(trim(text), &wanted)) {
+        buf_printf(error, "JWT_ENABLED=%.200s is not a boolean; allowed are true/false, 1/0, yes/no, on/off", text);
+        return false;
+    }
+    if (wanted) buf_text(error, "JWT_ENABLED=true: this version has no authentication and does not run without what was asked for");
+    return !wanted;
+}
+
 static bool relations_check(struct config *c, struct buf *error)
 {
     if ((c->segment_bytes & (c->segment_bytes - 1)) != 0) {
@@ -254,7 +268,7 @@ static bool relations_check(struct config *c, struct buf *error)
                    c->disk_high_pct);
         return false;
     }
-    return tenancy_check(c, error);
+    return auth_check(error) && tenancy_check(c, error);
 }
 
 /* ---- defaults that the machine gives ------------------------------------------------------------------------------ */

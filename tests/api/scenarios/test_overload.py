@@ -86,7 +86,8 @@ def percentile(values, part):
 
 
 def test_overload_is_bounded_and_passes(own_broker):
-    broker = own_broker(env={"QUEEN_RAFT_ADMIT_MAX_MB": "8"})
+    # How long a call may wait for room is a setting; the default of 15 s suits clients that would only come back at once.
+    broker = own_broker(env={"QUEEN_RAFT_ADMIT_MAX_MB": "8", "QUEEN_RAFT_ADMIT_HOLD_MS": "1000"})
     queue, small = unique("big"), unique("small")
     broker.push_ids(small, ["warm"])
     before = broker.resident_bytes()
@@ -110,7 +111,8 @@ def test_overload_is_bounded_and_passes(own_broker):
             assert after is not None and after.isdigit() and 1 <= int(after) <= 5
     accepted = [t for s, t, _, _ in storm.answers if s == 201]
     assert len(accepted) > 100
-    assert percentile(accepted, 0.99) < 5
+    assert percentile(accepted, 0.99) < 3
+    assert any(s == 429 for s, _, _, _ in storm.answers)
     assert percentile(health, 0.9) < 1
     assert small_ok >= 1
     assert peak - before < 700 * MIB
