@@ -13,18 +13,43 @@ static inline bool needs_escape(unsigned char c)
     return c < 0x20 || c == '"' || c == '\\';
 }
 
-/* How many bytes from the start need no escape. */
+/* Bits 7 of the bytes of `v` that need an escape; exact up to the first such byte. */
+static inline uint64_t escapes_of(uint64_t v)
+{
+    const uint64_t ones = UINT64_C(0x0101010101010101), highs = ones << 7;
+    uint64_t quote = v ^ (ones * '"'), backslash = v ^ (ones * '\\');
+    return (((v - ones * 0x20) & ~v) | ((quote - ones) & ~quote) | ((backslash - ones) & ~backslash)) & highs;
+}
+
+static inline uint64_t load64(const char *at)
+{
+    uint64_t v;
+    memcpy(&v, at, sizeof v);
+    return v;
+}
+
+/* How many bytes from the start need no escape. The last step of the wide loops overlaps bytes already seen to be plain. */
 static size_t plain_prefix(const char *at, size_t len)
 {
     size_t i = 0;
 #if defined(__SSE2__)
     const __m128i quote = _mm_set1_epi8('"'), backslash = _mm_set1_epi8('\\'), control = _mm_set1_epi8(0x1f);
-    for (; i + 16 <= len; i += 16) {
+    while (len >= 16) {
         __m128i v = _mm_loadu_si128((const __m128i *)(const void *)(at + i));
         __m128i hit = _mm_or_si128(_mm_cmpeq_epi8(v, quote), _mm_cmpeq_epi8(v, backslash));
         hit = _mm_or_si128(hit, _mm_cmpeq_epi8(_mm_min_epu8(v, control), v));
         unsigned hits = (unsigned)_mm_movemask_epi8(hit);
         if (hits != 0) return i + (unsigned)__builtin_ctz(hits);
+        if (i + 16 == len) return len;
+        i = i + 32 <= len ? i + 16 : len - 16;
+    }
+#endif
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    while (len >= 8) {
+        uint64_t hits = escapes_of(load64(at + i));
+        if (hits != 0) return i + (unsigned)__builtin_ctzll(hits) / 8;
+        if (i + 8 == len) return len;
+        i = i + 16 <= len ? i + 8 : len - 8;
     }
 #endif
     while (i < len && !needs_escape((unsigned char)at[i])) i++;
