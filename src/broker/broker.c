@@ -158,6 +158,7 @@ static bool segments_check(struct broker *b, struct buf *error)
 {
     struct log *log = replica_log(b->replica);
     uint64_t bytes = b->config.segment_bytes, end = log_end_pos(log);
+    must(bytes == log_segment_bytes(log));
     for (uint64_t at = 0; at * bytes < end; at++) {
         uint64_t live = engine_segment_live(b->engine, at);
         uint64_t first = at * bytes, last = first + bytes < end ? first + bytes : end;
@@ -244,15 +245,20 @@ static void keeper_start(struct broker *b, const struct store_mark *mark)
 }
 
 /* An existing log keeps the size of its segments, and everything that counts in segments goes by that. */
-static void segment_bytes_find(struct broker *b)
+static bool segment_bytes_find(struct broker *b, int *exit_code, struct buf *error)
 {
     char dir[4200];
+    uint64_t bytes;
     snprintf(dir, sizeof dir, "%s/log", b->config.dir);
-    uint64_t bytes = log_segment_bytes_peek(dir);
-    if (bytes == 0 || bytes == b->config.segment_bytes) return;
+    if (log_segment_bytes_peek(dir, &bytes, error) != LOG_OK) {
+        *exit_code = 3;
+        return false;
+    }
+    if (bytes == 0 || bytes == b->config.segment_bytes) return true;
     log_info("log: %s has segments of %llu bytes and keeps them; %llu were asked for", dir, (unsigned long long)bytes,
              (unsigned long long)b->config.segment_bytes);
     b->config.segment_bytes = bytes;
+    return true;
 }
 
 static bool hook_run(struct loop_hook *h);
@@ -277,7 +283,7 @@ struct broker *broker_open(const struct config *config, struct loop *group_loop,
     struct store_mark mark = {0};
     *exit_code = 2;
     if (!dir_lock(b, error) || !store_start(b, &mark, exit_code, error)) goto fail;
-    segment_bytes_find(b);
+    if (!segment_bytes_find(b, exit_code, error)) goto fail;
     struct engine_options eo = {.cold = {.ctx = b, .scan = cold_scan, .block = cold_block},
                                 .segment_shift = shift_of(b->config.segment_bytes)};
     b->engine = engine_new(&eo);

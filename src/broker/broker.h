@@ -82,7 +82,7 @@ struct call {
     struct loop_task task, cancel_task;
     bool cancelled, cancel_pending, done_held; /* written on home */
     uint8_t state;                             /* from here on the group thread's between submit and done */
-    bool gone, late;
+    bool gone, late, registers;
     uint32_t lanes, slot;
     struct call *next, *previous;
     struct call_list *list;

@@ -126,7 +126,7 @@ static void call_arrive(struct broker *b, struct call *c)
 {
     c->state = CALL_STATE_ARRIVED;
     c->arrival = ++b->arrivals;
-    c->gone = c->late = false;
+    c->gone = c->late = c->registers = false;
     c->lanes = 0;
     c->group = NULL;
     c->lane = NULL;

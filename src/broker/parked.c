@@ -23,7 +23,7 @@
 #include "base/hash.h"
 #include "broker/broker_internal.h"
 
-enum { FUTILE_US = 10000, FUTILE_STEPS_MAX = 7, GRANTS_A_TURN_MAX = BATCH_COMMANDS_MAX };
+enum { FUTILE_US = 10000, FUTILE_STEPS_MAX = 7, GRANTS_A_TURN_MAX = BATCH_COMMANDS_MAX, LANE_LOOKS_MAX = 256 };
 
 /* ---- finding and making ------------------------------------------------------------------------------------------ */
 
@@ -244,6 +244,30 @@ static void pop_return(struct broker *b, struct call *c)
     }
 }
 
+static void lanes_mark(struct parked *p, struct group_wait *w)
+{
+    for (struct lane_wait *l = w->lanes_first; l != NULL; l = l->next) lane_mark(p, l);
+}
+
+/* The pop made its group known on a queue: how the group begins there counts now, also for callers pinned to lanes. */
+static void registered_mark(struct broker *b, const struct call *c)
+{
+    struct parked *p = &b->parked;
+    if (c->group != NULL) {
+        lanes_mark(p, c->group);
+        return;
+    }
+    /* A discovery pop, which queue is not known: rare, so all waiting groups are looked at. */
+    for (uint32_t i = 0; i < p->groups_by_name.bucket_count; i++) {
+        for (struct hash_node *n = p->groups_by_name.buckets[i]; n != NULL; n = n->next) {
+            struct group_wait *w = owner_of(n, struct group_wait, by_name);
+            if (!slice_equal(w->name, c->pop.group) || !uuid_equal(w->queue->tenant, c->pop.tenant)) continue;
+            lanes_mark(p, w);
+            group_mark(p, w, WAKE_DUE);
+        }
+    }
+}
+
 /* Lanes that others took: who is pinned to them waits for the end of a lease now. */
 static void claims_mark(struct parked *p, struct group_wait *w, const struct engine_result *r)
 {
@@ -256,6 +280,8 @@ static void claims_mark(struct parked *p, struct group_wait *w, const struct eng
 void parked_pop_settle(struct broker *b, struct call *c)
 {
     struct group_wait *w = c->group;
+    if (c->registers) registered_mark(b, c);
+    c->registers = false;
     if (w == NULL) return;
     pop_return(b, c);
     if (c->result.pop.count > 0) {
@@ -288,6 +314,27 @@ static void pop_from_now(struct pop_command *p, int64_t wall_us)
     p->from_us = wall_us;
 }
 
+static void group_touch(struct flight *f, struct group_wait *w, struct lane_wait *l)
+{
+    const struct touched *last = f->touched_count > 0 ? &f->touched[f->touched_count - 1] : NULL;
+    if (last != NULL && last->group == w && last->lane == l) return;
+    if (f->touched_count == f->touched_cap) {
+        f->touched_cap = f->touched_cap == 0 ? 16 : f->touched_cap * 2;
+        f->touched = realloc(f->touched, f->touched_cap * sizeof f->touched[0]);
+        must(f->touched != NULL);
+    }
+    f->touched[f->touched_count++] = (struct touched){.group = w, .lane = l};
+    w->refs++;
+    if (l != NULL) l->refs++;
+}
+
+/* The engine says `ready` only of groups that it knows. Others look when the entries on their way, which may hold pushes, applied. */
+static void flights_touch(struct broker *b, struct group_wait *w, struct lane_wait *l)
+{
+    if (w->number != 0 && l == NULL) return;
+    for (struct flight *f = b->flight_first; f != NULL; f = f->next) group_touch(f, w, l);
+}
+
 void parked_park(struct broker *b, struct call *c)
 {
     struct parked *p = &b->parked;
@@ -310,6 +357,7 @@ void parked_park(struct broker *b, struct call *c)
     }
     w->parked_count++;
     p->count++;
+    flights_touch(b, w, c->lane);
     group_mark(p, w, 0);
 }
 
@@ -340,7 +388,7 @@ void parked_unpark(struct broker *b, struct call *c)
 static bool pop_has_lane(struct broker *b, const struct call *c)
 {
     const struct group_wait *w = c->group;
-    if (c->lane != NULL) return c->lane->pops_in_flight == 0 && c->lane->parked.count == 0;
+    if (c->lane != NULL) return c->lane->pops_in_flight == 0; /* who is parked there was looked at: there is nothing for it */
     if (w->number == 0) return true;
     if (w->parked.count > 0) return false;
     uint32_t limit = w->lanes_in_flight + pop_lanes(&c->pop);
@@ -351,9 +399,11 @@ void parked_pop_arrive(struct broker *b, struct call *c)
 {
     pop_choose(b, c);
     if (c->pop.scope == POP_DISCOVERY) {
-        if (engine_pop_forecast(b->engine, &c->pop, b->now) == POP_NOTHING) {
+        enum pop_forecast discovered = engine_pop_forecast(b->engine, &c->pop, b->now);
+        if (discovered == POP_NOTHING) {
             call_finish_empty(b, c);
         } else {
+            c->registers = true; /* maybe on one queue and claims from another */
             inbox_queue(b, c);
         }
         return;
@@ -366,6 +416,7 @@ void parked_pop_arrive(struct broker *b, struct call *c)
         pop_from_now(&c->pop, b->now.wall_us);
     }
     enum pop_forecast f = engine_pop_forecast(b->engine, &c->pop, b->now);
+    c->registers = f == POP_REGISTERS;
     if (f == POP_REGISTERS) {
         pop_grant(b, c, 0);
     } else if (f == POP_CLAIMABLE && (!c->wait || pop_has_lane(b, c))) {
@@ -399,20 +450,6 @@ static void lane_arm(struct parked *p, struct flight *f, uint64_t key)
     f->armed = a;
 }
 
-static void group_touch(struct flight *f, struct group_wait *w, struct lane_wait *l)
-{
-    const struct touched *last = f->touched_count > 0 ? &f->touched[f->touched_count - 1] : NULL;
-    if (last != NULL && last->group == w && last->lane == l) return;
-    if (f->touched_count == f->touched_cap) {
-        f->touched_cap = f->touched_cap == 0 ? 16 : f->touched_cap * 2;
-        f->touched = realloc(f->touched, f->touched_cap * sizeof f->touched[0]);
-        must(f->touched != NULL);
-    }
-    f->touched[f->touched_count++] = (struct touched){.group = w, .lane = l};
-    w->refs++;
-    if (l != NULL) l->refs++;
-}
-
 /* The oldest caller for a lane that becomes claimable in this entry goes right behind what makes it so. */
 static bool lane_handoff(struct broker *b, struct flight *f, struct group_wait *w, struct lane_wait *l, struct slice partition,
                          parked_place *place)
@@ -429,6 +466,7 @@ static bool lane_handoff(struct broker *b, struct flight *f, struct group_wait *
         return false;
     }
     c->lanes = 0; /* its lane is not one of those claimable now */
+    c->registers = w->number == 0;
     w->pops_in_flight++;
     if (c->lane != NULL) c->lane->pops_in_flight++;
     lane_arm(&b->parked, f, key);
@@ -509,11 +547,6 @@ void parked_lane_ready(struct broker *b, uint32_t group_number, struct slice par
     if (l != NULL) lane_mark(p, l);
 }
 
-static void lanes_mark(struct parked *p, struct group_wait *w)
-{
-    for (struct lane_wait *l = w->lanes_first; l != NULL; l = l->next) lane_mark(p, l);
-}
-
 /* Deleting took the group's number; its callers go on waiting under the queue's name. */
 void parked_queue_deleted(struct broker *b, struct uuid tenant, struct slice queue, int64_t wall_us)
 {
@@ -545,29 +578,46 @@ static int64_t look_in_us(int64_t due_us, uint32_t pops_in_flight, uint32_t futi
     return FUTILE_US << (futile < FUTILE_STEPS_MAX ? futile : FUTILE_STEPS_MAX);
 }
 
-static void lane_due_set(struct broker *b, struct lane_wait *l)
+/* Callers of one lane that have to be looked at: the oldest alone, or, when each one's own start counts, many. */
+static uint32_t lane_looks(struct broker *b, const struct lane_wait *l)
 {
-    struct call *c = l->parked.first;
-    int64_t due_us = c == NULL ? -1 : engine_pop_due_us(b->engine, &c->pop, b->now);
+    if (l->parked.count < 2 || engine_pop_is_seeded(b->engine, &l->parked.first->pop)) return 1;
+    return LANE_LOOKS_MAX;
+}
+
+static void lane_due_set(struct broker *b, struct lane_wait *l, uint32_t looks)
+{
+    int64_t due_us = -1;
+    for (struct call *c = l->parked.first; c != NULL && looks > 0; c = c->next, looks--) {
+        int64_t us = engine_pop_due_us(b->engine, &c->pop, b->now);
+        if (us >= 0 && (due_us < 0 || us < due_us)) due_us = us;
+    }
     int64_t in_us = look_in_us(due_us, l->pops_in_flight, l->group->futile);
     if (in_us < 0) {
         heap_remove(&b->parked.lanes_due, &l->due);
     } else {
-        heap_put(&b->parked.lanes_due, &l->due, b->mono_us + in_us, c->arrival);
+        heap_put(&b->parked.lanes_due, &l->due, b->mono_us + in_us, l->parked.first->arrival);
+    }
+}
+
+static void lane_grant(struct broker *b, struct lane_wait *l, uint32_t looks)
+{
+    if (l->pops_in_flight > 0) return;
+    for (struct call *c = l->parked.first; c != NULL && looks > 0; c = c->next, looks--) {
+        enum pop_forecast f = engine_pop_forecast(b->engine, &c->pop, b->now);
+        if (f == POP_NOTHING) continue;
+        parked_take(b, c);
+        c->registers = f == POP_REGISTERS;
+        pop_grant(b, c, f == POP_CLAIMABLE ? 1 : 0);
+        return;
     }
 }
 
 static void lane_serve(struct broker *b, struct lane_wait *l)
 {
-    struct call *c = l->parked.first;
-    if (c != NULL && l->pops_in_flight == 0) {
-        enum pop_forecast f = engine_pop_forecast(b->engine, &c->pop, b->now);
-        if (f != POP_NOTHING) {
-            parked_take(b, c);
-            pop_grant(b, c, f == POP_CLAIMABLE ? 1 : 0);
-        }
-    }
-    lane_due_set(b, l);
+    uint32_t looks = lane_looks(b, l);
+    lane_grant(b, l, looks);
+    lane_due_set(b, l, looks);
     lane_release(&b->parked, l);
 }
 
@@ -579,6 +629,7 @@ static void group_grant_first(struct broker *b, struct group_wait *w)
     if (w->pops_in_flight > 0 || !engine_queue_get(b->engine, w->queue->tenant, w->queue->name, &v)) return;
     if (engine_pop_forecast(b->engine, &c->pop, b->now) == POP_NOTHING) return;
     parked_take(b, c);
+    c->registers = true;
     pop_grant(b, c, pop_lanes(&c->pop));
 }
 

@@ -147,6 +147,9 @@ void engine_ack_frees(struct engine *e, const struct ack_command *a, struct engi
                       void (*each)(void *ctx, uint32_t group_number, struct slice partition), void *ctx);
 /* When the lane of a pinned pop becomes claimable for it by time alone, like engine_group_due_us. */
 int64_t engine_pop_due_us(struct engine *e, const struct pop_command *p, struct engine_now now);
+/* Is it decided where the group of a pinned pop begins in the lane? Else the pop's own mode decides, so that of two callers of the
+ * lane one may have something to get and the other not. */
+bool engine_pop_is_seeded(struct engine *e, const struct pop_command *p);
 /* What autopilot chooses where the client sent nothing (0 in the command): sets batch and/or partitions. */
 void engine_autopilot(struct engine *e, struct pop_command *p, bool choose_batch, bool choose_partitions, struct engine_now now);
 /* Conflation policy of a pop as it would be answered if empty: sets both flags. */

@@ -42,6 +42,18 @@ int64_t engine_pop_due_us(struct engine *e, const struct pop_command *pop, struc
     return v.due_us > 0 ? v.due_us - now.wall_us : -1;
 }
 
+bool engine_pop_is_seeded(struct engine *e, const struct pop_command *pop)
+{
+    must(pop->scope == POP_PARTITION);
+    if (slice_is(pop->group, QUEUE_MODE_GROUP)) return true;
+    const struct queue *q = queue_find(e, pop->tenant, pop->queue);
+    const struct group *g = q == NULL ? NULL : group_find(e, q, pop->group);
+    if (g == NULL) return false;
+    if (g->registered) return true;
+    const struct partition *p = partition_find(e, q, pop->partition);
+    return p != NULL && cursor_find(e, p, g->number) != 0;
+}
+
 struct ack_lane {
     uint64_t partition;
     struct uuid lease;
