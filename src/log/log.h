@@ -64,7 +64,7 @@ uint64_t log_unsynced_bytes(struct log *l);
 uint64_t log_end_pos(struct log *l);
 uint64_t log_segment_bytes(const struct log *l); /* of the existing log, whatever the options asked for */
 /* The same before it is opened, for who counts in segments of it; 0 when there is no log that can be read. */
-uint64_t log_segment_bytes_peek(const char *log_dir);
+enum log_status log_segment_bytes_peek(const char *log_dir, uint64_t *bytes, struct buf *error);
 
 /* Bytes of a body. A pin keeps the memory image. log_view: only from memory, false when not there. log_read: memory, else the file
  * (blocking; `out` has `len` bytes; LOG_IO or LOG_DAMAGED for a missing file). The caller checks its own checksum of cold bytes. */

@@ -676,22 +676,32 @@ enum log_status log_load(struct log *l, struct buf *error)
     return status;
 }
 
-uint64_t log_segment_bytes_peek(const char *log_dir)
+static enum log_status peek_fail(struct buf *error, const char *dir, const char *name)
 {
+    char reason[128];
+    buf_printf(error, "cannot read the log file %s/%s: %s", dir, name, strerror_r(errno, reason, sizeof reason));
+    return LOG_IO;
+}
+
+enum log_status log_segment_bytes_peek(const char *log_dir, uint64_t *bytes, struct buf *error)
+{
+    *bytes = 0;
     DIR *dir = opendir(log_dir);
-    if (dir == NULL) return 0;
-    uint64_t found = 0;
-    for (struct dirent *e = readdir(dir); e != NULL && found == 0; e = readdir(dir)) {
+    if (dir == NULL) return errno == ENOENT ? LOG_OK : peek_fail(error, log_dir, "");
+    enum log_status status = LOG_OK;
+    for (struct dirent *e = readdir(dir); e != NULL && *bytes == 0 && status == LOG_OK; e = readdir(dir)) {
         uint64_t first_pos;
         char page[LOG_PAGE];
         struct file_head h;
         if (!name_parse(e->d_name, &first_pos)) continue;
         int fd = openat(dirfd(dir), e->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-        if (fd < 0) continue;
-        if (file_read(fd, page, LOG_PAGE, 0, false) == LOG_PAGE && file_head_read(page, first_pos, &h) == FILE_HEAD_GOOD)
-            found = h.segment_bytes;
-        close(fd);
+        ssize_t n = fd < 0 ? -1 : file_read(fd, page, LOG_PAGE, 0, false);
+        if (n < 0)
+            status = peek_fail(error, log_dir, e->d_name);
+        else if (n == LOG_PAGE && file_head_read(page, first_pos, &h) == FILE_HEAD_GOOD)
+            *bytes = h.segment_bytes;
+        if (fd >= 0) close(fd);
     }
     closedir(dir);
-    return found;
+    return status;
 }

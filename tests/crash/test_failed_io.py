@@ -21,7 +21,7 @@ RULES = {
     "log write, disk full": ("op=write path=data/log/*.seg nth={n} errno=ENOSPC", "data/log/", 40),
     "log write cut short": ("op=write path=data/log/*.seg nth={n} bytes=512 errno=EIO", "data/log/", 40),
     "log directory sync": ("op=dirsync path=data/log nth=1 errno=EIO", "data/log", 1),
-    "new log file": ("op=open path=data/log/* times=0 errno=EIO", "data/log", 1),
+    "new log file": ("op=open path=data/log/next.tmp times=0 errno=EIO", "data/log", 1),
     "new log file, disk full": ("op=allocate path=data/log/* times=0 errno=ENOSPC", "data/log", 1),
     "store sync": ("op=sync path=data/store/*.sst nth={n} errno=EIO", "data/store", 3),
     "store write": ("op=write path=data/store/*.sst nth={n} errno=EIO", "data/store", 3),
