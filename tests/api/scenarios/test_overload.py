@@ -92,7 +92,7 @@ def test_overload_is_bounded_and_passes(own_broker):
     broker.push_ids(small, ["warm"])
     before = broker.resident_bytes()
     seconds = 60 if TEST_ALL else 5
-    storm = Storm(broker, queue, 2000 if TEST_ALL else 400, "x" * 65536)
+    storm = Storm(broker, queue, 400, "x" * 65536)
     begin = time.monotonic()
     peak, health, small_ok = before, [], 0
     while time.monotonic() - begin < seconds:
