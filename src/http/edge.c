@@ -9,6 +9,7 @@
 #include "http/edge_internal.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -188,7 +189,8 @@ void connection_on_notify(void *cls, struct MHD_Connection *mhd, void **context,
         c->fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
         list_append(c, LIST_IDLE);
         d->connections++;
-        atomic_fetch_add_explicit(&e->connections, 1, memory_order_relaxed);
+        uint32_t now = atomic_fetch_add_explicit(&e->connections, 1, memory_order_relaxed) + 1;
+        if (now > e->connections_peak) e->connections_peak = now;
         sweep_arm(e);
         *context = c;
         return;
@@ -291,6 +293,18 @@ static void sweep_reading(struct edge *e, int64_t now_us)
     }
 }
 
+/* After a crowd has left, its buffers go back to the system: the heap keeps them otherwise, 16 KiB a connection. */
+static void memory_trim(struct edge *e)
+{
+    enum { CROWD = 1000 };
+    uint32_t now = edge_connections(e);
+    if (e->connections_peak < CROWD || now > e->connections_peak / 2) return;
+    e->connections_peak = now;
+#if defined(__GLIBC__)
+    malloc_trim(0);
+#endif
+}
+
 static void sweep_fire(struct loop_timer *t)
 {
     struct edge *e = (struct edge *)(void *)((char *)t - offsetof(struct edge, sweep));
@@ -304,7 +318,8 @@ static void sweep_fire(struct loop_timer *t)
         if (s->send_by_us < now_us) cut_slow(s);
     }
     drain_sweep(e, now_us, false);
-    if (atomic_load_explicit(&e->connections, memory_order_relaxed) > 0 || e->drain_count > 0) sweep_arm(e);
+    memory_trim(e);
+    if (edge_connections(e) > 0) sweep_arm(e);
 }
 
 void edge_park_arm(struct edge *e)

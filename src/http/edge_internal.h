@@ -72,7 +72,8 @@ struct edge {
     uint32_t daemon_count, daemon_room; /* no daemon before daemon_room has room */
     struct edge_daemon *dirty;
     struct connection_queue lists[LIST_COUNT];
-    atomic_uint connections;
+    atomic_uint connections; /* and draining sockets */
+    uint32_t connections_peak; /* since memory was given back last */
     struct request *reserve;
     uint32_t reserve_count, pending_calls;
     struct MHD_Response *no_content;
