@@ -201,7 +201,8 @@ static void unsynced_records_behind_a_torn_one_are_cut(void **state)
     fixture_free(&f);
 }
 
-/* The opening record makes places shift; aim new records at the very place of an old one, over several generations. */
+/* Old records survive behind a cut where a new write ends exactly on a page's border: here one record a page, so that the new ones end
+ * where an old one with the very index that would follow begins. */
 static void old_generations_never_come_back(void **state)
 {
     (void)state;
@@ -210,23 +211,25 @@ static void old_generations_never_come_back(void **state)
     uint64_t pos[40];
     fixture_new(&f, MIB);
     fixture_open(&f);
-    put_synced(&f, 1, 1, 0);
-    for (uint64_t i = 2; i <= 30; i++) pos[i] = put(&f, i, 1, 0); /* 48 bytes each */
+    put_synced(&f, 1, 1, 4096 - 2 * HEAD); /* with the opening record: the first page */
+    for (uint64_t i = 2; i <= 30; i++) pos[i] = put(&f, i, 1, 4096 - HEAD);
     wait_synced(&f);
+    assert_int_equal((pos[2] - HEAD) % 4096, 0);
     fixture_crash(&f);
-    flip(&f, FIRST, pos[2] - HEAD + 9);
+    flip(&f, FIRST, pos[2]);
     save(&f, saved);
-    for (uint64_t count = 0; count < 12; count++) {
+    for (uint64_t count = 1; count < 8; count++) {
         restore(&f, saved);
+        uint64_t last = 1;
         for (int generation = 0; generation < 3; generation++) {
             fixture_open(&f);
-            uint64_t last = f.seen.last;
-            assert_int_equal(last, 1 + count * (uint64_t)generation);
-            for (uint64_t i = 1; i <= count; i++) put_synced(&f, last + i, 2, 0);
+            check_entries(&f, 1, last);
+            put_synced(&f, ++last, 2, 4096 - 2 * HEAD);
+            for (uint64_t i = 1; i < count; i++) put_synced(&f, ++last, 2, 4096 - HEAD);
             fixture_crash(&f);
         }
         fixture_open(&f);
-        check_entries(&f, 1, 1 + 3 * count);
+        check_entries(&f, 1, last);
         fixture_close(&f);
     }
     dir_remove(saved);
