@@ -2,7 +2,7 @@
  *
  *   by bytes   broker_admit, before a body is read: all bodies being read and calls being served share one budget
  *   by count   QUEUED_CALLS_MAX calls wait for an entry
- *   by time    the oldest queued call has waited QUEUED_AGE_US_MAX: a newcomer would wait at least as long. What wins room back
+ *   by time    the oldest queued call has waited admit_hold_ms: a newcomer would wait at least as long. What wins room back
  *              (acks, deletes) is let in four times as long as what takes room
  *   by store   the store is far behind the log (keeper.c)
  *   by disk    disk_guard.c */
@@ -26,7 +26,8 @@ static bool overloaded(struct broker *b, const struct call *c)
     if (b->keeper.behind && c->grows) return true;
     if (b->queued.first == NULL) return false;
     int64_t age_us = b->mono_us - b->queued.first->queued_us;
-    return age_us > (c->grows ? QUEUED_AGE_US_MAX : SMALL_CALLS_PATIENCE * QUEUED_AGE_US_MAX);
+    int64_t hold_us = (int64_t)b->config.admit_hold_ms * 1000;
+    return age_us > (c->grows ? hold_us : SMALL_CALLS_PATIENCE * hold_us);
 }
 
 bool admission_write_refused(struct broker *b, struct call *c)

@@ -28,7 +28,6 @@ enum {
     FLIGHT_BYTES_MAX = 32 << 20,    /* their bytes: above, the next batch waits */
     BATCH_BYTES_EAGER = 1 << 20,    /* a pending batch this large does not wait for the entry in flight */
     QUEUED_CALLS_MAX = 65536,       /* above: CALL_OVERLOADED */
-    QUEUED_AGE_US_MAX = 500000,     /* the oldest queued call waits longer: new writes are refused */
     PROPOSED_GRACE_US = 2000000,    /* how long past its deadline a proposed call waits for its entry */
     POP_MARGIN_US_MAX = 50000,      /* an empty long poll is answered this much before its deadline at most */
     HOMES_MAX = 64,                 /* edge loops */

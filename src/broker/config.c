@@ -41,7 +41,7 @@ static const struct variable variables[] = {
     {"QUEEN_RAFT_DISK_HIGH_PCT", VALUE_U32, FIELD(disk_high_pct), 85, 1, 100, "percent"},
     {"QUEEN_RAFT_DISK_LOW_PCT", VALUE_U32, FIELD(disk_low_pct), 80, 1, 100, "percent"},
     {"QUEEN_RAFT_ADMIT_MAX_MB", VALUE_MIB, FIELD(admit_bytes_max), 128, 0, 1048576, "MiB, 0 = off"},
-    {"QUEEN_RAFT_ADMIT_HOLD_MS", VALUE_U32, FIELD(admit_hold_ms), 15000, 0, 60000, "ms"},
+    {"QUEEN_RAFT_ADMIT_HOLD_MS", VALUE_U32, FIELD(admit_hold_ms), 500, 1, 60000, "ms"},
     {"POP_DEFAULT_TIMEOUT_MS", VALUE_U32, FIELD(pop_timeout_ms), 30000, 1, DEADLINE_MS_MAX, "ms"},
     {"DEFAULT_TIMEOUT", VALUE_U32, FIELD(pop_timeout_ms), 30000, 1, DEADLINE_MS_MAX, "ms"},
     {"QUEEN_STMT_TIMEOUT_MS", VALUE_U32, FIELD(statement_timeout_ms), 30000, 1, DEADLINE_MS_MAX, "ms"},
@@ -242,18 +242,35 @@ static bool tenancy_check(struct config *c, struct buf *error)
     return false;
 }
 
-/* There is no authentication yet: a broker whose operator asked for it must not run open to everybody. */
-static bool auth_check(struct buf *error)
+/* What this version cannot do: a broker whose operator asked for it must not run without. `off` is what may stand there. */
+static const struct {
+    const char *name, *off, *what;
+} missing_parts[] = {
+    {"JWT_ENABLED", NULL, "authentication"},
+    {"QUEEN_ENCRYPTION_KEY", "", "encryption at rest"},
+    {"QUEEN_RAFT_PEERS", "", "clusters of several nodes"},
+    {"QUEEN_RAFT_JOIN", NULL, "clusters of several nodes"},
+    {"QUEEN_RAFT_REPLICATOR", "local", "clusters of several nodes"},
+    {"QUEEN_RAFT_GROUPS", "1", "several raft groups"},
+    {"QUEEN_TENANT_GROUPS", "", "several raft groups"},
+    {"QUEEN_KAFKA_EMBEDDED", NULL, "the Kafka listener"},
+};
+
+static bool missing_parts_check(struct buf *error)
 {
-    bool wanted = false;
-    const char *text = env_get("JWT_ENABLED");
-    if (text == NULL) return true;
-    if (!bool_read(trim(text), &wanted)) {
-        buf_printf(error, "JWT_ENABLED=%.200s is not a boolean; allowed are true/false, 1/0, yes/no, on/off", text);
+    for (size_t i = 0; i < sizeof missing_parts / sizeof missing_parts[0]; i++) {
+        const char *name = missing_parts[i].name, *off = missing_parts[i].off, *text = env_get(name);
+        if (text == NULL) continue;
+        bool wanted = off != NULL && !text_equals(trim(text), off);
+        if (off == NULL && !bool_read(trim(text), &wanted)) {
+            buf_printf(error, "%s=%.200s is not a boolean; allowed are true/false, 1/0, yes/no, on/off", name, text);
+            return false;
+        }
+        if (!wanted) continue;
+        buf_printf(error, "%s is set: this version has no %s and does not run without what was asked for", name, missing_parts[i].what);
         return false;
     }
-    if (wanted) buf_text(error, "JWT_ENABLED=true: this version has no authentication and does not run without what was asked for");
-    return !wanted;
+    return true;
 }
 
 static bool relations_check(struct config *c, struct buf *error)
@@ -268,7 +285,7 @@ static bool relations_check(struct config *c, struct buf *error)
                    c->disk_high_pct);
         return false;
     }
-    return auth_check(error) && tenancy_check(c, error);
+    return missing_parts_check(error) && tenancy_check(c, error);
 }
 
 /* ---- defaults that the machine gives ------------------------------------------------------------------------------ */
