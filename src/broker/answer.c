@@ -283,6 +283,10 @@ void entry_apply(void *ctx, uint64_t index, uint64_t term, uint64_t pos, struct 
     }
     b->keeper.applied_term = term;
     b->housekeeping = true;
-    if (f != NULL) flight_settle(b, f);
+    if (f != NULL) {
+        flight_settle(b, f);
+    } else if (!b->leading && logger_every(&b->replay_said_us, 1000000)) {
+        log_info("replaying the log: entry %llu", (unsigned long long)index);
+    }
     if (b->scratch.total > 0) arena_free(&b->scratch);
 }

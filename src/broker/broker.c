@@ -289,6 +289,7 @@ struct broker *broker_open(const struct config *config, struct loop *group_loop,
     b->engine = engine_new(&eo);
     if (!state_load(b, &mark, exit_code, error)) goto fail;
     keeper_start(b, &mark);
+    b->replay_said_us = clock_mono_us(); /* the first line after a second */
     b->housekeeping = true;
     loop_hook_add(group_loop, &b->hook);
     if (!replica_start(b, &mark, exit_code, error)) goto fail;

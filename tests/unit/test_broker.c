@@ -538,7 +538,7 @@ static void test_writes_are_refused_when_the_queue_is_old(void **state)
 {
     struct rig *r = *state;
     struct shot *first = push_start(r, "q", "a", "1");
-    r->broker->queued.first->queued_us -= QUEUED_AGE_US_MAX * 2;
+    r->broker->queued.first->queued_us -= (int64_t)r->config.admit_hold_ms * 2000;
     struct shot *second = push_start(r, "q", "a", "1");
     struct shot *settles = shot_new(r, CALL_WRITE);
     struct extend_command e = {.tenant = rig_tenant, .seconds = 1};

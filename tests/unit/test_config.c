@@ -262,6 +262,21 @@ static void test_flags(void **state)
     buf_free(&error);
 }
 
+static void test_what_is_missing_is_not_silently_left_out(void **state)
+{
+    (void)state;
+    struct config c;
+    refuses("JWT_ENABLED=true", "JWT_ENABLED", "authentication");
+    refuses("JWT_ENABLED=maybe", "JWT_ENABLED", "maybe");
+    refuses("QUEEN_ENCRYPTION_KEY=00", "QUEEN_ENCRYPTION_KEY", "encryption");
+    refuses("QUEEN_RAFT_PEERS=1=a:1/a:2", "QUEEN_RAFT_PEERS", "clusters");
+    refuses("QUEEN_RAFT_GROUPS=2", "QUEEN_RAFT_GROUPS", "groups");
+    refuses("QUEEN_KAFKA_EMBEDDED=on", "QUEEN_KAFKA_EMBEDDED", "Kafka");
+    assert_true(reads(&c, "JWT_ENABLED=no"));
+    assert_true(reads(&c, "QUEEN_RAFT_REPLICATOR=local"));
+    assert_true(reads(&c, "QUEEN_RAFT_GROUPS=1"));
+}
+
 static void test_long_texts_are_refused(void **state)
 {
     (void)state;
@@ -281,6 +296,7 @@ int main(void)
         cmocka_unit_test(test_words),
         cmocka_unit_test(test_tenancy_needs_a_trusted_proxy),
         cmocka_unit_test(test_flags),
+        cmocka_unit_test(test_what_is_missing_is_not_silently_left_out),
         cmocka_unit_test(test_long_texts_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
