@@ -1,16 +1,16 @@
 /* The segmented log: the only place where data becomes durable first, and the payloads' home.
  *
  * A log is a stream of records with byte positions. Segments are files DATA/log/%016llx.seg named by the position of their first
- * byte, segment_bytes long (or longer, for one record too large for a block), zeroed ahead of the writer in the background,
+ * byte, segment_bytes long (or a multiple, when one record needs more), zeroed ahead of the writer in the background,
  * written with O_DIRECT from memory images (blocks) that stay as the cache of the newest bytes.
  *
- *   record, 8-byte aligned:  magic  body length  index  term  generation  type  synced index when staged  crc32c (head + body)
+ *   record, 8-byte aligned:  magic  body length  generation  index  term  synced position when staged  crc32c of head, body  type
  *
  *   writer (group thread):  log_reserve -> fill -> log_append (more records...) -> log_flush
  *   disk thread:            takes everything appended so far -> one write -> one fdatasync -> options.synced
  *
  * While one sync runs the next batch fills; no timers. A later record with the same index wins at load (raft may cut its tail).
- * A record never crosses a block, so a body is always contiguous in memory and in its file.
+ * A record lies in one block, or in several of its own, so a body is always contiguous in memory and in its file.
  *
  * Failures: a failed write or sync is final (options.failed, with the file's name): nothing it covers is ever reported as synced,
  * it is not retried, the process must stop. Crash: what was synced is there; an unsynced tail is cut at load with an info line. A
@@ -45,15 +45,17 @@ struct log_options {
     void (*record)(void *ctx, const struct log_record *r); /* during log_open: each wanted record in index order; a repeat of
                                                               an index replaces everything from it on */
     void (*synced)(void *ctx);                             /* disk thread, after each sync: post a task, nothing more */
-    void (*failed)(void *ctx, const char *what);           /* disk thread, once */
+    void (*failed)(void *ctx, const char *what);           /* a thread of the log, once */
 };
 
 /* Opens or creates. On failure `error` has one line: what, which file, which offset, what to do. */
 enum log_status log_open(struct log **out, const struct log_options *o, struct buf *error);
-void log_close(struct log *l); /* flushes, syncs, joins the disk thread */
+/* Flushes, syncs, joins the threads. Leaves a record that proves that everything before it was durable. No pin may be left. */
+void log_close(struct log *l);
 
-/* Contiguous memory for the next record's body. Never NULL: a larger body than a block gets a segment of its own. Reserving
- * again without log_append forgets the last reservation. */
+/* Contiguous memory for the next record's body, at most 256 MiB. Never NULL. A generous bytes_max costs nothing: only what is
+ * appended takes space. Reserving again without log_append forgets the last reservation. Waits for the disk thread only while
+ * more than 64 MiB are not durable, and not after a failure. */
 char *log_reserve(struct log *l, size_t bytes_max);
 /* Seals the reserved body (bytes <= reserved) as a record. Returns its body's position. index may repeat or go back: that cuts. */
 uint64_t log_append(struct log *l, uint64_t index, uint64_t term, uint8_t type, size_t bytes);
@@ -74,7 +76,8 @@ void log_unpin(struct log *l, struct log_pin pin);
 enum log_status log_read(struct log *l, uint64_t pos, size_t len, char *out);
 
 /* Removes sealed segments that lie wholly below `pos` (the state stored durably needs no record before it for replay) and for
- * which `wanted` says no. Files are unlinked, the directory is synced. */
+ * which `wanted` says no (NULL: all go). They are gone for readers at once; the files are removed, or kept for coming segments, in the
+ * background. A segment that is being read stays until the read is done. */
 void log_trim(struct log *l, uint64_t pos, bool (*wanted)(void *ctx, uint64_t first_pos, uint64_t end_pos), void *ctx);
 /* Is every byte of the range in an existing segment? For the check at start that live payloads are there. */
 bool log_covers(struct log *l, uint64_t first_pos, uint64_t end_pos);

@@ -117,6 +117,7 @@ static void range_claim(struct log *l, struct segment *s, uint64_t from, uint64_
 {
     pthread_mutex_lock(&l->file_lock);
     if (s->claimed < to) s->claimed = to;
+    l->write_mean = (l->write_mean * 7 + (to - from)) / 8;
     while (s->zero_from < to && from < s->zero_to) pthread_cond_wait(&l->file_cond, &l->file_lock);
     if (s->file_bytes < to) s->file_bytes = to;
     bool slow;

@@ -222,7 +222,12 @@ bool log_covers(struct log *l, uint64_t first_pos, uint64_t end_pos)
     pthread_mutex_lock(&l->file_lock);
     uint32_t n = segment_search(l, first_pos);
     uint64_t pos = first_pos;
-    while (pos < end_pos && n < l->segment_count && l->segments[n]->first_pos <= pos) pos = l->segments[n++]->end_pos;
+    while (pos < end_pos && n < l->segment_count && l->segments[n]->first_pos <= pos) {
+        const struct segment *s = l->segments[n++];
+        bool ends_here = end_pos <= s->end_pos;
+        if (ends_here && s->sealed && end_pos - s->first_pos > s->file_bytes) break; /* the file was cut */
+        pos = s->end_pos;
+    }
     pthread_mutex_unlock(&l->file_lock);
     return pos >= end_pos;
 }

@@ -186,6 +186,11 @@ void log_unpin(struct log *l, struct log_pin pin)
 
 void log_idle(struct log *l)
 {
-    atomic_store(&l->now_us, clock_mono_us());
+    int64_t now_us = clock_mono_us();
+    atomic_store(&l->now_us, now_us);
+    if (l->ahead != NULL && l->reserved == NULL && l->block_us < now_us - l->o.cache_age_us) {
+        image_put_back(l, l->ahead);
+        l->ahead = NULL;
+    }
     images_drop(l, true);
 }

@@ -153,6 +153,7 @@ struct log {
     uint64_t want_pos; /* first position of the segment that must be ready next */
     bool want_urgent, want_gave_up, keeper_stop;
     bool zeroing; /* towards the full distance ahead of the writer */
+    uint64_t write_mean; /* bytes of a write, moving average */
     uint32_t spare_ids[LOG_SPARES_MAX]; /* spare-<id>.tmp */
     uint32_t spare_count, spare_next;
     struct segment *read_open[LOG_READ_FDS_MAX];

@@ -3,7 +3,8 @@
  *   next segment   spare or new file -> file head (and first zeros) -> fdatasync -> rename to its name -> sync of the directory
  *   zeroing        ZERO_AHEAD_BYTES ahead of the writer, in its segment and the next one, a slice at a time, each slice synced, so
  *                  that the disk thread's writes change no metadata. Paced: without haste unless the writer comes near. Not
- *                  further ahead: what is zeroed must be read at the next start, to see that nothing is there
+ *                  further ahead: what is zeroed must be read at the next start, to see that nothing is there. Not while writes
+ *                  are large: they gain little, and every byte would go to the disk twice
  *   removing       trimmed files become spares or are unlinked; then the directory is synced
  *
  * A name NNN.seg appears only over a file whose head is durable, and the next name only after the disk thread has entered the
@@ -25,7 +26,7 @@
 #include "base/logger.h"
 #include "log/log_internal.h"
 
-enum { PACE_MS = 3, ZERO_AHEAD_BYTES = 32 << 20 };
+enum { PACE_MS = 3, ZERO_AHEAD_BYTES = 32 << 20, ZERO_WRITES_MAX = 256 << 10 };
 
 static const char NEXT_NAME[] = "next.tmp";
 
@@ -148,7 +149,7 @@ static uint64_t zero_begin(const struct segment *s)
 struct segment *zero_pick(struct log *l, bool *slow)
 {
     struct segment *now = l->write_seg, *next = NULL;
-    if (now == NULL) return NULL;
+    if (now == NULL || l->write_mean > ZERO_WRITES_MAX) return NULL;
     uint64_t len = now->end_pos - now->first_pos, begin = zero_begin(now);
     uint64_t ahead = begin > now->claimed ? begin - now->claimed : 0;
     if (begin == len) {
@@ -175,7 +176,7 @@ static bool zero_slice(struct log *l, struct segment *s, struct fault *f)
     int fd = s->fd, error = 0;
     s->readers++; /* keeps the descriptor */
     pthread_mutex_unlock(&l->file_lock);
-    bool ok = file_write(l, fd, l->zeros, len, from, &error);
+    bool written = file_write(l, fd, l->zeros, len, from, &error), ok = written;
     pthread_mutex_lock(&l->file_lock);
     s->zero_from = s->zero_to = 0;
     pthread_cond_broadcast(&l->file_cond);
@@ -185,12 +186,17 @@ static bool zero_slice(struct log *l, struct segment *s, struct fault *f)
         ok = false;
     }
     pthread_mutex_lock(&l->file_lock);
-    s->zeroed = from + len;
-    if (s->file_bytes < s->zeroed) s->file_bytes = s->zeroed;
+    if (ok) s->zeroed = from + len;
+    if (ok && s->file_bytes < s->zeroed) s->file_bytes = s->zeroed;
     if (--s->readers == 0 && s->sealed) segment_seal(l, s);
     if (ok) return true;
     char name[LOG_NAME_BYTES];
     segment_name(s->first_pos, name);
+    if (!written && (error == ENOSPC || error == EDQUOT)) { /* nothing is lost by it: the rest stays as it is */
+        log_warn("log: no space to write zeros ahead to %s/%s", l->dir, name);
+        s->zeroed = s->end_pos - s->first_pos;
+        return true;
+    }
     return fault_say(f, error, "cannot write zeros to the log file %s/%s", l->dir, name);
 }
 
