@@ -270,6 +270,8 @@ static int directory_sync(int fd, uint64_t inode, const char *path, long call) {
         errno = verdict.error;
         return -1;
     }
+    if (verdict.lie)
+        return 0;
     bool tracking = fault_settings()->tracking;
     uint64_t mark = tracking ? names_mark() : 0;
     int result = (int)syscall(call, fd);
@@ -285,6 +287,8 @@ static int directory_sync(int fd, uint64_t inode, const char *path, long call) {
 static int file_sync(int fd, struct node *node, enum fault_op op, long call) {
     bool tracking = fault_settings()->tracking;
     struct fault_verdict verdict = fault_check(op, node->path);
+    if (verdict.lie)
+        return 0;
     pthread_mutex_lock(&node->lock);
     uint64_t mark = node->undo_end;
     pthread_mutex_unlock(&node->lock);

@@ -11,6 +11,7 @@
  *   bytes=N        a write or read does only N bytes (then fails if errno is given, else answers N)
  *   stall_ms=N     wait before the call
  *   kill=before | kill=after   SIGKILL around the call
+ *   lie=1          a sync answers "ok" and makes nothing durable, as a disk that lies about its cache
  *
  * Replace the file with rename(2): it is read again when its inode or time changes, and all counts start anew.
  * Each fault that fires adds a line "op path" to QFAULT_CONTROL.fired.
@@ -39,6 +40,7 @@ struct rule {
     long stall_ms;
     bool kill_before;
     bool kill_after;
+    bool lie;
     uint64_t seen;
     uint64_t fired;
 };
@@ -101,6 +103,8 @@ static void parse_word(struct rule *rule, char *word) {
         rule->bytes_max = strtoull(value, NULL, 10);
     else if (strcmp(word, "stall_ms") == 0)
         rule->stall_ms = atol(value);
+    else if (strcmp(word, "lie") == 0)
+        rule->lie = atoi(value) != 0;
     else if (strcmp(word, "kill") == 0)
         *(strcmp(value, "before") == 0 ? &rule->kill_before : &rule->kill_after) = true;
     else
@@ -187,6 +191,7 @@ struct fault_verdict fault_check(enum fault_op op, const char *path) {
         stall_ms += rule->stall_ms;
         kill_before |= rule->kill_before;
         verdict.kill_after |= rule->kill_after;
+        verdict.lie |= rule->lie;
         if (rule->error)
             verdict.error = rule->error;
         if (rule->bytes_max < verdict.bytes_max)
