@@ -446,8 +446,9 @@ void connection_on_log(void *cls, const char *format, va_list args)
 void connection_on_closed(struct connection *c)
 {
     char byte;
-    bool wordless = c->list == LIST_IDLE && c->answered_run != c->daemon->runs && !c->refused;
-    if (wordless && recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0 && !c->edge->stopping) {
+    bool wordless = c->list == LIST_IDLE && c->answered_run != c->daemon->runs && !c->refused && !c->edge->stopping;
+    ssize_t left = wordless ? recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) : 0;
+    if (left > 0 || (left < 0 && errno == EAGAIN)) { /* the client is still there */
         connection_refuse_raw(c, 400, "Bad Request", "not an HTTP request");
         metrics_count(&c->edge->metrics, ROUTE_NONE, 400, 0);
     }

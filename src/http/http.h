@@ -18,7 +18,7 @@ struct edge;
 enum {
     EDGE_DAEMON_CONNECTIONS = 512,   /* connections of one libmicrohttpd daemon; then another one is started. Bounds the walk that
                                         a resume costs (the daemon looks through all its suspended connections) */
-    EDGE_CONNECTION_MEMORY = 16384,  /* request head + answer head of one connection; longer heads: 431, 414 */
+    EDGE_CONNECTION_MEMORY = 8192,   /* request head + answer head of one connection; longer heads: 431, 414 */
     EDGE_BODY_KEEP = 32768,          /* buffers up to this stay with a request that is kept for reuse */
     EDGE_REQUESTS_KEPT = 128,        /* requests kept for reuse by one edge */
     EDGE_IDLE_US = 75000000,         /* a connection without a complete request line is cut after this */
