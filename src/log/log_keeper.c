@@ -18,6 +18,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -53,7 +54,10 @@ static bool file_begin(struct log *l, int fd, struct segment *s, bool fresh, str
         ok = ok && file_write(l, fd, l->zeros, LOG_FIRST_ZERO_BYTES, 0, &error);
         s->zeroed = LOG_FIRST_ZERO_BYTES;
     } else {
-        s->zeroed = l->segment_bytes;
+        struct stat st;
+        ok = fstat(fd, &st) == 0;
+        if (!ok) error = errno;
+        s->zeroed = ok ? (uint64_t)st.st_size / LOG_PAGE * LOG_PAGE : 0;
     }
     ok = ok && file_write(l, fd, page, LOG_PAGE, 0, &error);
     free(page);
@@ -231,8 +235,7 @@ static struct segment *removal_take(struct log *l)
 static bool removal_do(struct log *l, struct segment *s, struct fault *f)
 {
     char name[LOG_NAME_BYTES], spare[LOG_NAME_BYTES];
-    bool keep = l->spare_count < LOG_SPARES_MAX && s->end_pos - s->first_pos == l->segment_bytes &&
-                s->file_bytes == l->segment_bytes;
+    bool keep = l->spare_count < LOG_SPARES_MAX && s->end_pos - s->first_pos == l->segment_bytes;
     uint32_t id = l->spare_next++;
     pthread_mutex_unlock(&l->file_lock);
     segment_name(s->first_pos, name);

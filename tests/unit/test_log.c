@@ -335,6 +335,7 @@ static void trim_leaves_what_is_wanted(void **state)
     f.o.first_index = 41;
     fixture_open(&f);
     assert_int_equal(f.seen.last, 0);
+    assert_int_equal(log_synced_index(f.log), 40);
     put_synced(&f, 41, 1, 10);
     fixture_free(&f);
 }
@@ -360,6 +361,33 @@ static void recycled_files_hold_no_ghosts(void **state)
         assert_int_equal(f.seen.last, index);
         check_readable(&f);
     }
+    fixture_free(&f);
+}
+
+/* Nothing but the log's own records is left: it still knows how far it had come. */
+static void the_last_index_outlives_its_entry(void **state)
+{
+    (void)state;
+    struct fixture f;
+    fixture_new(&f, MIB);
+    fixture_open(&f);
+    for (uint64_t i = 1; i <= 9; i++) put(&f, i, 1, 100 << 10);
+    put_synced(&f, 10, 1, MIB - 4096 - 48 - 40); /* fills a segment to the end */
+    uint64_t end = log_end_pos(f.log);
+    assert_int_equal(end % MIB, 0);
+    fixture_close(&f);
+    f.o.first_pos = end;
+    f.o.first_index = 11;
+    fixture_open(&f);
+    assert_int_equal(log_synced_index(f.log), 10);
+    log_trim(f.log, log_end_pos(f.log), NULL, NULL);
+    wait_files(&f, 2);
+    fixture_crash(&f);
+    fixture_open(&f);
+    assert_int_equal(f.seen.last, 0);
+    assert_int_equal(log_synced_index(f.log), 10);
+    put_synced(&f, 11, 1, 10);
+    assert_int_equal(log_synced_index(f.log), 11);
     fixture_free(&f);
 }
 
@@ -426,6 +454,7 @@ int main(void)
         cmocka_unit_test(cold_bytes_are_read_from_files),
         cmocka_unit_test(trim_leaves_what_is_wanted),
         cmocka_unit_test(recycled_files_hold_no_ghosts),
+        cmocka_unit_test(the_last_index_outlives_its_entry),
         cmocka_unit_test(a_second_opener_is_refused),
         cmocka_unit_test(the_first_size_stays),
         cmocka_unit_test(numbers_add_up),

@@ -514,6 +514,8 @@ static void leftovers_in_the_directory_do_not_matter(void **state)
 
 int main(void)
 {
+    /* A thousand starts: what they read matters here, not the disk. */
+    if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_cut_anywhere_in_its_last_records_is_cut_there),
         cmocka_unit_test(zeros_from_anywhere_in_the_last_records_are_cut_there),
