@@ -137,6 +137,7 @@ def check_lane_depth(history, group, queue, row):
 
 def finish_groups(conn, history):
     """Consumes the rest. Afterwards every group has seen every message, and depth is nothing."""
+    depth = None
     for group in GROUPS:
         for queue in QUEUES:
             deadline = time.monotonic() + 10  # longer than any lease of the load
@@ -148,11 +149,11 @@ def finish_groups(conn, history):
                 )
                 status, raw = conn.call("GET", path)
                 if status == 200:
-                    deadline = time.monotonic() + 10
                     for claim in history.pop_answered(group, queue, sent, 20, raw):
                         plan = AckPlan(claim, "all", len(claim.messages) - 1)
                         history.ack_sent(plan)
                         history.ack_answered(plan, *conn.call("POST", "/api/v1/ack/batch", plan.body()), True)
+                    deadline = time.monotonic() + 10
                     continue
                 status, depth = conn.json("GET", f"/api/v1/resources/queues/{queue}/depth?group={group}")
                 if status == 404 or depth["pending"] == 0:
