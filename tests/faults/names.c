@@ -4,7 +4,8 @@
  *
  *   I seq kind directory1 directory2 inode grave path1 path2    about to happen
  *   D seq inode                                                 happened (inode of a created file)
- *   F seq                                                       did not happen, or is durable now
+ *   F seq                                                       did not happen
+ *   S seq directory                                             a sync: steps up to seq in that directory (0: in any) are durable
  *
  * kinds: create, mkdir, link (path1 came into being), rename (path1 -> path2), unlink, rmdir (path1 went).
  * An inode that loses its last name gets another one in QFAULT_STATE/grave/<seq>, so that it can come back.
@@ -33,6 +34,22 @@ static pthread_mutex_t names_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct step *steps;
 static uint64_t seq_last;
 static int log_fd = -1;
+
+static bool step_covered(const struct step *step, uint64_t directory, uint64_t mark) {
+    return step->seq <= mark && (directory == 0 || step->directory1 == directory || step->directory2 == directory);
+}
+
+static void steps_remove(uint64_t directory, uint64_t mark) {
+    for (struct step **at = &steps; *at;) {
+        struct step *step = *at;
+        if (!step_covered(step, directory, mark)) {
+            at = &step->next;
+            continue;
+        }
+        *at = step->next;
+        free(step);
+    }
+}
 
 static void log_write(const char *line, int len) {
     if (len <= 0 || syscall(SYS_write, log_fd, line, (size_t)len) != len)
@@ -83,6 +100,8 @@ static void log_load(void) {
             step_add(seq, directory1, directory2, grave != 0);
         else if (sscanf(line, "F\t%llu", &seq) == 1)
             step_remove(seq);
+        else if (sscanf(line, "S\t%llu\t%llu", &seq, &directory1) == 2)
+            steps_remove(directory1, seq);
         if (seq > seq_last)
             seq_last = seq;
     }
@@ -260,21 +279,29 @@ uint64_t names_mark(void) {
     return mark;
 }
 
-static void sync_done(bool every_directory, uint64_t directory, uint64_t mark) {
+/* One line for all of it: a kill can't leave a later step durable and an earlier one not. */
+static void sync_done(uint64_t directory, uint64_t mark) {
     names_enter();
-    struct step *next;
-    for (struct step *step = steps; step; step = next) {
-        next = step->next;
-        if (step->seq <= mark && (every_directory || step->directory1 == directory || step->directory2 == directory))
-            step_drop(step);
+    bool any = false;
+    for (const struct step *step = steps; step; step = step->next)
+        any |= step_covered(step, directory, mark);
+    if (any) {
+        char line[64];
+        log_write(line, snprintf(line, sizeof line, "S\t%llu\t%llu\n", (unsigned long long)mark, (unsigned long long)directory));
+        for (const struct step *step = steps; step; step = step->next)
+            if (step->has_grave && step_covered(step, directory, mark))
+                grave_clear(step->seq);
+        steps_remove(directory, mark);
+        if (!steps && syscall(SYS_ftruncate, log_fd, 0L) != 0)
+            fault_die("cannot cut the names log", strerror(errno));
     }
     pthread_mutex_unlock(&names_lock);
 }
 
 void names_sync_done(uint64_t directory, uint64_t mark) {
-    sync_done(false, directory, mark);
+    sync_done(directory, mark);
 }
 
 void names_sync_all(uint64_t mark) {
-    sync_done(true, 0, mark);
+    sync_done(0, mark);
 }

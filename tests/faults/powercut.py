@@ -7,8 +7,8 @@ names.c). power_cut() takes some or all of it back, by a seeded choice:
   contents  per file one of: every unsynced write is lost; the first few survive and the next one is torn; each 512-byte
             sector of each write survives or not on its own; all survive
   sizes     follow their write: a file grows only if a write that grew it survived, and lost sectors inside read as zeros
-  names     per cut one of: none survive; the first few survive (a journalling file system); each survives or not, unless
-            something that survived stands on it; all survive
+  names     per cut one of: none survive; the first few survive; all survive. In order, as on a journalling file system: an
+            unsynced rename does not outlive an unsynced create that came before it
 
 From the command line:  powercut.py ROOT STATE [SEED [MODE]]   MODE is lose, prefix, torn, keep or mixed (default)
 """
@@ -155,6 +155,7 @@ def read_steps(path):
         if field[0] == "I":
             step = Step()
             step.seq, step.kind, step.inode, step.grave = int(field[1]), field[2], int(field[5]), field[6] == "1"
+            step.directories = (int(field[3]), int(field[4]))
             step.path1, step.path2 = field[7], field[8]
             step.done = False
             steps[step.seq] = step
@@ -162,6 +163,9 @@ def read_steps(path):
             steps[int(field[1])].done = True
             if int(field[2]):
                 steps[int(field[1])].inode = int(field[2])
+        elif field[0] == "S":
+            mark, directory = int(field[1]), int(field[2])
+            steps = {n: s for n, s in steps.items() if n > mark or (directory and directory not in s.directories)}
         else:
             steps.pop(int(field[1]), None)
     return [steps[seq] for seq in sorted(steps)]
@@ -210,34 +214,13 @@ def undo_step(step, grave):
         raise ValueError(step.kind)
 
 
-def stands_on(path, kept):
-    """Whether a surviving name is this one, below it, or a directory above it that moved."""
-    return any(k == path or k.startswith(path + "/") or path.startswith(k + "/") for k in kept)
-
-
 def undo_names(state, mode, rng):
     """Returns (steps taken back, undurable steps that survive)."""
-    grave = os.path.join(state, "grave")
     steps = [s for s in read_steps(os.path.join(state, "names")) if step_happened(s)]
-    cut_index = rng.randrange(len(steps) + 1)
-    kept_paths = set()
-    lost = kept = 0
-    for index in range(len(steps) - 1, -1, -1):
-        step = steps[index]
-        paths = [p for p in (step.path1, step.path2) if p]
-        if any(stands_on(p, kept_paths) for p in paths) or survives_name(mode, index, cut_index, rng):
-            kept_paths.update(paths)
-            kept += 1
-        else:
-            undo_step(step, grave)
-            lost += 1
-    return lost, kept
-
-
-def survives_name(mode, index, cut_index, rng):
-    if mode == "prefix":
-        return index < cut_index
-    return survives(mode, index, cut_index, rng)
+    kept = {"lose": 0, "keep": len(steps)}.get(mode, rng.randrange(len(steps) + 1))
+    for step in reversed(steps[kept:]):
+        undo_step(step, os.path.join(state, "grave"))
+    return len(steps) - kept, kept
 
 
 def files_by_inode(*tops):
@@ -278,7 +261,7 @@ def power_cut(root, state, seed, mode="mixed"):
         report["bytes_lost"] += lost
         report["bytes_kept"] += kept
         report["files"].append((os.path.relpath(path, root), file_mode, lost, kept))
-    name_mode = rng.choice(MODES) if mode == "mixed" else mode
+    name_mode = rng.choice(("lose", "prefix", "keep")) if mode == "mixed" else mode
     report["names_mode"] = name_mode
     report["names_lost"], report["names_kept"] = undo_names(state, name_mode, rng)
     clear(state)

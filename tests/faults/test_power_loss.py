@@ -255,6 +255,17 @@ def test_sizes_follow_their_writes(faults):
     assert len(lengths) >= 4
 
 
+def test_names_survive_in_order(faults):
+    """Over many seeds every beginning of the unsynced steps is seen, and nothing else."""
+    seen = set()
+    for seed in range(24):
+        one = faultlib.Faults(os.path.join(os.path.dirname(faults.root), f"run-{seed}"))
+        write_and_die(one, "a = make('a'); dirsync(); b = make('b'); os.rename('b', 'c'); os.unlink('a')")
+        one.power_cut(seed)
+        seen.add(" ".join(names(one)))
+    assert seen == {"a", "a b", "a c", "c"}
+
+
 def test_threads_are_followed_without_a_mistake(faults):
     """Eight threads append to their own files and sync now and then: each synced length survives, the rest is gone."""
     write_and_die(
