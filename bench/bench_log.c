@@ -76,7 +76,8 @@ static int order(const void *a, const void *b)
     return left < right ? -1 : left > right;
 }
 
-static void row(struct bench *b, const char *way, size_t bytes, size_t window, double seconds, const char *body, uint32_t *samples)
+static void row(struct bench *b, const char *way, size_t bytes, size_t window, double seconds, const char *body,
+                uint32_t *samples)
 {
     struct log_stats before, after;
     log_stats(b->log, &before);
@@ -117,8 +118,14 @@ int main(int argc, char **argv)
     double seconds = argc > 2 ? atof(argv[2]) : 2;
     uint64_t segment = (argc > 3 ? strtoull(argv[3], NULL, 10) : 64) << 20;
     struct bench b = {.event = eventfd(0, EFD_CLOEXEC)};
-    struct log_options o = {.dir = argv[1], .segment_bytes = segment, .cache_bytes_max = 64 << 20, .cache_age_us = 10000000,
-                            .ctx = &b, .record = on_record, .synced = on_synced, .failed = on_failed};
+    struct log_options o = {.dir = argv[1],
+                            .segment_bytes = segment,
+                            .cache_bytes_max = 64 << 20,
+                            .cache_age_us = 10000000,
+                            .ctx = &b,
+                            .record = on_record,
+                            .synced = on_synced,
+                            .failed = on_failed};
     struct buf error = {.len = 0};
     logger_init(LOGGER_INFO, false);
     int64_t begun = clock_mono_us();

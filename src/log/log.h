@@ -35,12 +35,12 @@ struct log_record {
 };
 
 struct log_options {
-    const char *dir;             /* DATA/log: created when missing */
-    uint64_t segment_bytes;      /* power of two, 1 MiB .. 1 GiB; fixed when the log is created */
-    uint64_t cache_bytes_max;    /* memory images kept beyond the one being written (soft limit: pinned ones stay) */
-    int64_t cache_age_us;        /* images not used for so long leave memory (log_idle) */
-    uint64_t first_index;        /* records with a lower index are not reported */
-    uint64_t first_pos;          /* no wanted record is before this position: where the scan begins (0 = the oldest file) */
+    const char *dir;          /* DATA/log: created when missing */
+    uint64_t segment_bytes;   /* power of two, 1 MiB .. 1 GiB; fixed when the log is created */
+    uint64_t cache_bytes_max; /* memory images kept beyond the one being written (soft limit: pinned ones stay) */
+    int64_t cache_age_us;     /* images not used for so long leave memory (log_idle) */
+    uint64_t first_index;     /* records with a lower index are not reported */
+    uint64_t first_pos;       /* no wanted record is before this position: where the scan begins (0 = the oldest file) */
     void *ctx;
     void (*record)(void *ctx, const struct log_record *r); /* during log_open: each wanted record in index order; a repeat of
                                                               an index replaces everything from it on */
@@ -61,7 +61,7 @@ char *log_reserve(struct log *l, size_t bytes_max);
 uint64_t log_append(struct log *l, uint64_t index, uint64_t term, uint8_t type, size_t bytes);
 void log_flush(struct log *l); /* hands what was appended to the disk thread */
 
-uint64_t log_synced_index(struct log *l);  /* highest index durable with everything below it, after cuts. Any thread */
+uint64_t log_synced_index(struct log *l); /* highest index durable with everything below it, after cuts. Any thread */
 uint64_t log_unsynced_bytes(struct log *l);
 uint64_t log_end_pos(struct log *l);
 uint64_t log_segment_bytes(const struct log *l); /* of the existing log, whatever the options asked for */
@@ -70,7 +70,9 @@ enum log_status log_segment_bytes_peek(const char *log_dir, uint64_t *bytes, str
 
 /* Bytes of a body. A pin keeps the memory image. log_view: only from memory, false when not there. log_read: memory, else the file
  * (blocking; `out` has `len` bytes; LOG_IO or LOG_DAMAGED for a missing file). The caller checks its own checksum of cold bytes. */
-struct log_pin { void *image; };
+struct log_pin {
+    void *image;
+};
 bool log_view(struct log *l, uint64_t pos, size_t len, struct slice *out, struct log_pin *pin);
 void log_unpin(struct log *l, struct log_pin pin);
 enum log_status log_read(struct log *l, uint64_t pos, size_t len, char *out);
@@ -86,7 +88,7 @@ void log_idle(struct log *l); /* now and then from the writer: lets old images g
 struct log_stats {
     uint64_t files, file_bytes, written_bytes, syncs, cache_bytes, cold_reads;
     uint64_t sync_us_total, sync_us_max; /* max since the last call of log_stats */
-    uint64_t sync_buckets[24]; /* syncs that took < 2^i * 16 us: bucket i; the last one is open */
+    uint64_t sync_buckets[24];           /* syncs that took < 2^i * 16 us: bucket i; the last one is open */
     bool direct;
 };
 void log_stats(struct log *l, struct log_stats *out);

@@ -82,9 +82,28 @@ static bool file_extend(struct log *l, struct segment *s, struct fault *f)
     return fault_say(f, error, "cannot write to the log file %s/%s", l->dir, name);
 }
 
+/* A segment that is full gets its whole length, also when no zeros were written to its end: a shorter one is damage. */
+static bool file_complete(struct log *l, struct segment *s, struct fault *f)
+{
+    uint64_t len = s->end_pos - s->first_pos;
+    if (s->file_bytes >= len) return true;
+    if (ftruncate(s->fd, (off_t)len) != 0) {
+        int error = errno;
+        char name[LOG_NAME_BYTES];
+        segment_name(s->first_pos, name);
+        return fault_say(f, error, "cannot extend the log file %s/%s", l->dir, name);
+    }
+    pthread_mutex_lock(&l->file_lock);
+    s->file_bytes = len;
+    pthread_mutex_unlock(&l->file_lock);
+    l->dirty = true;
+    return true;
+}
+
 /* The image lies in another segment than the one written last. */
 static bool segment_enter(struct log *l, const struct image *i, struct fault *f)
 {
+    if (l->write_seg != NULL && !file_complete(l, l->write_seg, f)) return false;
     if (!sync_now(l, f)) return false;
     pthread_mutex_lock(&l->file_lock);
     struct segment *s;

@@ -45,9 +45,15 @@ bool record_head_valid(const struct log *l, uint64_t pos, const struct record_he
 
 void file_head_make(const struct log *l, uint64_t first_pos, uint64_t len, char page[LOG_PAGE])
 {
-    struct file_head h = {.magic = FILE_MAGIC, .version = FILE_VERSION, .page_bytes = LOG_PAGE, .id = l->id,
-                          .first_pos = first_pos, .len = len, .segment_bytes = l->segment_bytes,
-                          .block_bytes = l->block_bytes, .gen = l->gen};
+    struct file_head h = {.magic = FILE_MAGIC,
+                          .version = FILE_VERSION,
+                          .page_bytes = LOG_PAGE,
+                          .id = l->id,
+                          .first_pos = first_pos,
+                          .len = len,
+                          .segment_bytes = l->segment_bytes,
+                          .block_bytes = l->block_bytes,
+                          .gen = l->gen};
     h.crc = crc32c(0, &h, offsetof(struct file_head, crc));
     memset(page, 0, LOG_PAGE);
     memcpy(page, &h, sizeof h);

@@ -172,8 +172,8 @@ bool log_view(struct log *l, uint64_t pos, size_t len, struct slice *out, struct
     }
     pthread_mutex_unlock(&l->image_lock);
     if (found)
-        atomic_store_explicit(&((struct image *)pin->image)->used_us,
-                              atomic_load_explicit(&l->now_us, memory_order_relaxed), memory_order_relaxed);
+        atomic_store_explicit(&((struct image *)pin->image)->used_us, atomic_load_explicit(&l->now_us, memory_order_relaxed),
+                              memory_order_relaxed);
     return found;
 }
 

@@ -39,17 +39,17 @@ enum {
     LOG_PAGE = 4096,
     LOG_HEAD = 48,
     LOG_BLOCK_BYTES_MAX = 8 << 20,
-    LOG_BODY_BYTES_MAX = 256 << 20,     /* one record; asserted */
-    LOG_TAKE_BYTES_MAX = 32 << 20,      /* one write and sync, unless one record is larger */
-    LOG_UNSYNCED_BYTES_MAX = 64 << 20,  /* above: log_reserve waits for the disk thread */
-    LOG_MARKS_MAX = 256,                /* flush points not yet synced; more are merged */
-    LOG_MARK_BYTES = 1 << 20,           /* flushes closer together than this share a mark */
-    LOG_FIRST_ZERO_BYTES = 1 << 20,     /* zeroed before a new file gets its name */
-    LOG_ZERO_SLICE_BYTES = 1 << 20,     /* zeroed at a time: the longest a write may find in its way */
-    LOG_READ_FDS_MAX = 64,              /* open files for cold reads; the least recently used is closed */
-    LOG_RESERVE_FDS = 4,                /* descriptors kept for our own files when the process has none left */
-    LOG_SPARES_MAX = 2,                 /* trimmed files kept for the next segments */
-    LOG_FREE_IMAGES_MAX = 4,            /* unused blocks of memory kept for the next ones */
+    LOG_BODY_BYTES_MAX = 256 << 20,    /* one record; asserted */
+    LOG_TAKE_BYTES_MAX = 32 << 20,     /* one write and sync, unless one record is larger */
+    LOG_UNSYNCED_BYTES_MAX = 64 << 20, /* above: log_reserve waits for the disk thread */
+    LOG_MARKS_MAX = 256,               /* flush points not yet synced; more are merged */
+    LOG_MARK_BYTES = 1 << 20,          /* flushes closer together than this share a mark */
+    LOG_FIRST_ZERO_BYTES = 1 << 20,    /* zeroed before a new file gets its name */
+    LOG_ZERO_SLICE_BYTES = 1 << 20,    /* zeroed at a time: the longest a write may find in its way */
+    LOG_READ_FDS_MAX = 64,             /* open files for cold reads; the least recently used is closed */
+    LOG_RESERVE_FDS = 4,               /* descriptors kept for our own files when the process has none left */
+    LOG_SPARES_MAX = 2,                /* trimmed files kept for the next segments */
+    LOG_FREE_IMAGES_MAX = 4,           /* unused blocks of memory kept for the next ones */
     LOG_FAULT_BYTES = 512,
 };
 
@@ -77,8 +77,8 @@ struct image {
     char *mem, *base; /* base: the byte at `pos`, page-aligned */
     size_t mem_bytes, cap;
     uint64_t pos, seg_first, seg_end;
-    atomic_size_t used;   /* bytes from base with sealed records; only the writer moves it */
-    atomic_uint pins;     /* raised under image_lock only */
+    atomic_size_t used; /* bytes from base with sealed records; only the writer moves it */
+    atomic_uint pins;   /* raised under image_lock only */
     _Atomic int64_t used_us;
     struct image *next_free;
 };
@@ -88,9 +88,9 @@ struct segment {
     int fd;      /* of the disk thread, O_DIRECT when possible; -1 once sealed */
     int read_fd; /* buffered, for cold reads; -1 when not open */
     uint64_t read_turn;
-    uint32_t readers; /* reads under way */
-    bool sealed;      /* nothing is written to it any more */
-    bool removed;     /* trimmed; goes when `readers` is 0 */
+    uint32_t readers;            /* reads under way */
+    bool sealed;                 /* nothing is written to it any more */
+    bool removed;                /* trimmed; goes when `readers` is 0 */
     uint64_t zeroed, claimed;    /* file offsets: zeroed or written up to; writes of the disk thread reach up to */
     uint64_t zero_from, zero_to; /* the slice the keeper is writing */
 };
@@ -152,8 +152,8 @@ struct log {
     struct segment *write_seg;
     uint64_t want_pos; /* first position of the segment that must be ready next */
     bool want_urgent, want_gave_up, keeper_stop;
-    bool zeroing; /* towards the full distance ahead of the writer */
-    uint64_t write_mean; /* bytes of a write, moving average */
+    bool zeroing;                       /* towards the full distance ahead of the writer */
+    uint64_t write_mean;                /* bytes of a write, moving average */
     uint32_t spare_ids[LOG_SPARES_MAX]; /* spare-<id>.tmp */
     uint32_t spare_count, spare_next;
     struct segment *read_open[LOG_READ_FDS_MAX];
@@ -203,14 +203,15 @@ void pages_unmap(char *at, size_t bytes);
 enum { LOG_NAME_BYTES = 32 };
 void segment_name(uint64_t first_pos, char out[LOG_NAME_BYTES]);
 __attribute__((format(printf, 3, 4))) bool fault_say(struct fault *f, int error, const char *format, ...); /* false */
-int file_open(struct log *l, const char *name, int flags);                 /* file_lock not held; -1 with errno */
+int file_open(struct log *l, const char *name, int flags); /* file_lock not held; -1 with errno */
 bool file_write(struct log *l, int fd, const char *at, size_t len, uint64_t offset, int *error);
-ssize_t file_read(int fd, char *at, size_t len, uint64_t offset, bool direct); /* whole, or to the end of the file; -1 with errno */
+ssize_t file_read(int fd, char *at, size_t len, uint64_t offset,
+                  bool direct); /* whole, or to the end of the file; -1 with errno */
 bool dir_sync(struct log *l, struct fault *f);
 struct segment *segment_new(uint64_t first_pos, uint64_t end_pos);
-void segment_add(struct log *l, struct segment *s);                  /* file_lock held */
-struct segment *segment_at(struct log *l, uint64_t pos);             /* file_lock held; the one that holds pos, or NULL */
-void segment_seal(struct log *l, struct segment *s);                 /* file_lock held */
+void segment_add(struct log *l, struct segment *s);      /* file_lock held */
+struct segment *segment_at(struct log *l, uint64_t pos); /* file_lock held; the one that holds pos, or NULL */
+void segment_seal(struct log *l, struct segment *s);     /* file_lock held */
 void segments_close(struct log *l);
 void reserve_fill(struct log *l); /* file_lock held */
 

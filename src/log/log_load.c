@@ -33,8 +33,8 @@ struct load {
     uint64_t proven;  /* highest `synced` seen in valid records */
     uint32_t gen_max; /* of any record seen, valid place or not */
     struct image *image;
-    size_t loaded;    /* bytes of `image` that were read */
-    bool leftover;    /* something that is not zeros lies at the end */
+    size_t loaded; /* bytes of `image` that were read */
+    bool leftover; /* something that is not zeros lies at the end */
 };
 
 /* What was found behind the end. */
@@ -194,8 +194,10 @@ static enum log_status identity_load(struct load *d)
         enum log_status status = file_load_head(d, &h, &state);
         if (status != LOG_OK) return status;
         if (state == FILE_HEAD_NEWER)
-            return load_fail(d, LOG_DAMAGED, "the log file %s has format version %u, which this program does not know; "
-                             "use the program that wrote it", path, h.version);
+            return load_fail(d, LOG_DAMAGED,
+                             "the log file %s has format version %u, which this program does not know; "
+                             "use the program that wrote it",
+                             path, h.version);
         if (state == FILE_HEAD_BAD) continue;
         if (h.segment_bytes != l->segment_bytes)
             log_info("log: %s has segments of %llu bytes and keeps them; %llu were asked for", l->dir,
@@ -205,8 +207,10 @@ static enum log_status identity_load(struct load *d)
         log_key_set(l, h.id);
         return LOG_OK;
     }
-    return load_fail(d, LOG_DAMAGED, "no file of the log in %.1024s has a valid file head (the last one is %s, offset 0); restore the "
-                     "directory from a backup", l->dir, path);
+    return load_fail(d, LOG_DAMAGED,
+                     "no file of the log in %.1024s has a valid file head (the last one is %s, offset 0); restore the "
+                     "directory from a backup",
+                     l->dir, path);
 }
 
 /* A file's length tells how much of the stream it holds, without opening it. */
@@ -222,8 +226,10 @@ static enum log_status ends_set(struct load *d)
         s->sealed = true;
         if (aligned) continue;
         load_path(d, s->first_pos, path);
-        return load_fail(d, LOG_DAMAGED, "the log file %s cannot belong to this log (segments of %llu bytes); remove it if it is not "
-                         "part of it", path, (unsigned long long)l->segment_bytes);
+        return load_fail(d, LOG_DAMAGED,
+                         "the log file %s cannot belong to this log (segments of %llu bytes); remove it if it is not "
+                         "part of it",
+                         path, (unsigned long long)l->segment_bytes);
     }
     return LOG_OK;
 }
@@ -323,9 +329,11 @@ static enum log_status record_take(struct load *d, const struct record_head *h)
     if (h->index == 0 || h->index >> 62 != 0 || (l->last_index != 0 && h->index > l->last_index + 1)) {
         char path[PATH_BYTES];
         load_path(d, load_segment(d)->first_pos, path);
-        return load_fail(d, LOG_DAMAGED, "the log file %s has entry %llu at offset %llu where %llu should follow: entries are missing; "
-                         "restore the directory from a backup", path, (unsigned long long)h->index,
-                         (unsigned long long)(d->pos - load_segment(d)->first_pos), (unsigned long long)l->last_index + 1);
+        return load_fail(d, LOG_DAMAGED,
+                         "the log file %s has entry %llu at offset %llu where %llu should follow: entries are missing; "
+                         "restore the directory from a backup",
+                         path, (unsigned long long)h->index, (unsigned long long)(d->pos - load_segment(d)->first_pos),
+                         (unsigned long long)l->last_index + 1);
     }
     l->last_index = h->index;
     struct log_record r = {.index = h->index, .term = h->term, .pos = d->pos + LOG_HEAD, .len = h->len, .type = h->type};
@@ -344,7 +352,8 @@ static enum log_status segment_load(struct load *d, bool *ended)
     *ended = true;
     enum log_status status = file_load_head(d, &h, &state);
     if (status != LOG_OK) return status;
-    bool ours = state == FILE_HEAD_GOOD && h.id == l->id && h.segment_bytes == l->segment_bytes && h.block_bytes == l->block_bytes;
+    bool ours =
+        state == FILE_HEAD_GOOD && h.id == l->id && h.segment_bytes == l->segment_bytes && h.block_bytes == l->block_bytes;
     if (state == FILE_HEAD_GOOD && !ours) {
         char path[PATH_BYTES];
         load_path(d, s->first_pos, path);
@@ -409,8 +418,7 @@ static enum log_status file_search(struct load *d, uint64_t from, struct proof *
         if (status != LOG_OK) break;
         size_t end = len;
         while (end > 0 && all_zero(slice + end - LOG_PAGE, LOG_PAGE)) end -= LOG_PAGE;
-        if (end > lead)
-            stretch_search(d, slice + lead - carry, end - lead + carry, s->first_pos + page + lead - carry, proof);
+        if (end > lead) stretch_search(d, slice + lead - carry, end - lead + carry, s->first_pos + page + lead - carry, proof);
         carry = LOG_HEAD - 8;
         memcpy(slice - carry, slice + len - carry, carry);
         page += len;
@@ -440,10 +448,13 @@ static enum log_status end_check(struct load *d)
     char path[PATH_BYTES], later[PATH_BYTES];
     load_path(d, s->first_pos, path);
     load_path(d, l->segments[proof_at]->first_pos, later);
-    return load_fail(d, LOG_DAMAGED, "the log file %s is damaged at offset %llu: what begins there fails its checks, but the record "
-                     "in %s at offset %llu proves that it had been stored safely. Nothing was changed; restore the directory from "
-                     "a backup", path, (unsigned long long)(d->pos - s->first_pos), later,
-                     (unsigned long long)(proof.pos - l->segments[proof_at]->first_pos));
+    return load_fail(
+        d, LOG_DAMAGED,
+        "the log file %s is damaged at offset %llu: what begins there fails its checks, but the record "
+        "in %s at offset %llu proves that it had been stored safely. Nothing was changed; restore the directory from "
+        "a backup",
+        path, (unsigned long long)(d->pos - s->first_pos), later,
+        (unsigned long long)(proof.pos - l->segments[proof_at]->first_pos));
 }
 
 /* ---- going on from the end */
@@ -661,9 +672,10 @@ static enum log_status load_run(struct load *d)
     if (d->pos < l->o.first_pos) {
         char path[PATH_BYTES];
         load_path(d, load_segment(d)->first_pos, path);
-        return load_fail(d, LOG_DAMAGED, "the log file %s ends at offset %llu, but the stored state has entries up to position %llu; "
-                         "restore the directory from a backup", path, (unsigned long long)(d->pos - load_segment(d)->first_pos),
-                         (unsigned long long)l->o.first_pos);
+        return load_fail(d, LOG_DAMAGED,
+                         "the log file %s ends at offset %llu, but the stored state has entries up to position %llu; "
+                         "restore the directory from a backup",
+                         path, (unsigned long long)(d->pos - load_segment(d)->first_pos), (unsigned long long)l->o.first_pos);
     }
     return go_on(d, inside);
 }

@@ -126,8 +126,14 @@ static void check_readable(struct log *l, const struct seen *s)
 static enum log_status open_log(struct log **l, struct seen *s)
 {
     memset(s, 0, sizeof *s);
-    struct log_options o = {.dir = dir, .segment_bytes = SEGMENT, .cache_bytes_max = SEGMENT, .cache_age_us = 1000000,
-                            .first_index = 1, .ctx = s, .record = on_record, .failed = on_failed};
+    struct log_options o = {.dir = dir,
+                            .segment_bytes = SEGMENT,
+                            .cache_bytes_max = SEGMENT,
+                            .cache_age_us = 1000000,
+                            .first_index = 1,
+                            .ctx = s,
+                            .record = on_record,
+                            .failed = on_failed};
     struct buf error = {.len = 0};
     enum log_status status = log_open_still(l, &o, &error);
     must((status == LOG_OK) == (error.len == 0));

@@ -96,9 +96,15 @@ static inline void fixture_new(struct fixture *f, uint64_t segment_bytes)
     const char *base = getenv("TMPDIR");
     snprintf(f->dir, sizeof f->dir, "%.200s/queen-log-XXXXXX", base == NULL ? "/tmp" : base);
     assert_non_null(mkdtemp(f->dir));
-    f->o = (struct log_options){.dir = f->dir, .segment_bytes = segment_bytes, .cache_bytes_max = 8 * MIB,
-                                .cache_age_us = 1000000, .first_index = 1, .ctx = &f->seen, .record = seen_record,
-                                .synced = seen_synced, .failed = seen_failed};
+    f->o = (struct log_options){.dir = f->dir,
+                                .segment_bytes = segment_bytes,
+                                .cache_bytes_max = 8 * MIB,
+                                .cache_age_us = 1000000,
+                                .first_index = 1,
+                                .ctx = &f->seen,
+                                .record = seen_record,
+                                .synced = seen_synced,
+                                .failed = seen_failed};
 }
 
 static inline enum log_status fixture_try(struct fixture *f)

@@ -6,7 +6,17 @@
 
 #include "log_test.h"
 
-enum call { CALL_PWRITEV, CALL_PWRITE, CALL_FDATASYNC, CALL_FSYNC, CALL_OPENAT, CALL_RENAMEAT, CALL_FALLOCATE, CALL_PREAD, CALL_COUNT };
+enum call {
+    CALL_PWRITEV,
+    CALL_PWRITE,
+    CALL_FDATASYNC,
+    CALL_FSYNC,
+    CALL_OPENAT,
+    CALL_RENAMEAT,
+    CALL_FALLOCATE,
+    CALL_PREAD,
+    CALL_COUNT
+};
 
 static struct {
     atomic_int after; /* calls until the one that fails; 0: off */

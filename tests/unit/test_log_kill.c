@@ -6,8 +6,8 @@
 
 #include "log_test.h"
 
-static const char *const points[] = {"log-staged", "log-written", "log-synced", "log-roll", "log-segment-created", "trim-before",
-                                     "trim-after"};
+static const char *const points[] = {"log-staged",          "log-written", "log-synced", "log-roll",
+                                     "log-segment-created", "trim-before", "trim-after"};
 
 struct child {
     struct fixture *f;

@@ -12,7 +12,7 @@ struct place {
 
 struct shared {
     struct fixture f;
-    struct place places[PLACES]; /* the entry i is at i % PLACES */
+    struct place places[PLACES];  /* the entry i is at i % PLACES */
     _Atomic uint64_t last, first; /* entries that can be read */
     _Atomic uint64_t viewed, read, gone;
     atomic_bool stop;
