@@ -269,7 +269,7 @@ bool batch_due(const struct broker *b)
     if (!b->leading) return false;
     if (b->flight_count == 0) return true;
     if (b->flight_count >= FLIGHTS_MAX || b->flight_bytes >= FLIGHT_BYTES_MAX) return false;
-    return b->queued_bytes >= BATCH_BYTES_EAGER || b->queued.count >= BATCH_COMMANDS_MAX;
+    return b->queued_bytes >= BATCH_BYTES_EAGER || b->queued.count >= BATCH_CALLS_EAGER;
 }
 
 static bool entry_close(struct broker *b)

@@ -27,6 +27,7 @@ enum {
     FLIGHTS_MAX = 4,                /* entries submitted and not applied */
     FLIGHT_BYTES_MAX = 32 << 20,    /* their bytes: above, the next batch waits */
     BATCH_BYTES_EAGER = 1 << 20,    /* a pending batch this large does not wait for the entry in flight */
+    BATCH_CALLS_EAGER = 32,         /* nor so many calls: the disk works while further calls are read */
     QUEUED_CALLS_MAX = 65536,       /* above: CALL_OVERLOADED */
     PROPOSED_GRACE_US = 2000000,    /* how long past its deadline a proposed call waits for its entry */
     POP_MARGIN_US_MAX = 50000,      /* an empty long poll is answered this much before its deadline at most */

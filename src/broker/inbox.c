@@ -145,6 +145,8 @@ static void call_arrive(struct broker *b, struct call *c)
     if (c->kind == CALL_WRITE) {
         must(c->command.len >= COMMAND_HEAD_BYTES && c->command.len % 8 == 0 && c->command.len <= COMMAND_BYTES_MAX);
         inbox_queue(b, c);
+        /* Many at once: the disk begins with the first of them while the others are still being read. */
+        if (b->queued.count >= BATCH_CALLS_EAGER) batch_turn(b);
     } else {
         call_list_append(&b->arrived, c);
     }
