@@ -115,6 +115,29 @@ def test_quick_start_prints_what_the_readme_shows(own_broker):
         session.close()
 
 
+def configuration_table():
+    """{variable: default as the README has it}"""
+    defaults = {}
+    for line in read_readme().split("## Configuration")[1].split("## ")[0].splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        names = re.findall(r"`([A-Z_]+)`", cells[0])
+        values = [value.strip(" `") for value in cells[1].split(",")] if names else []
+        defaults.update(zip(names, values if len(values) == len(names) else [cells[1].strip("`")] * len(names)))
+    return defaults
+
+
+def test_the_configuration_table_names_every_variable_with_its_default(own_broker):
+    table = configuration_table()
+    printed = dict(re.findall(r"config: ([A-Z_]+)=(.*)", own_broker().output()))
+    assert len(printed) >= 15
+    assert set(printed) <= set(table)
+    fixed = {name: value for name, value in table.items() if re.fullmatch(r"\d+|true|false|new|[\d.]+", value)}
+    assert len(fixed) >= 12
+    del fixed["PORT"]
+    # What the broker does not print is not checked: names that are read for the same setting.
+    assert {name: value for name, value in fixed.items() if name in printed} == {name: printed[name] for name in fixed if name in printed}
+
+
 @pytest.mark.parametrize("shown, printed, same", [
     ("a 01900000-0000-7000-8000-000000000001 2026-01-01T00:00:00.000Z", "a 01900000-0000-7000-8000-0000000000ff 2027-01-01T00:00:00.123Z", True),
     ("01900000-0000-7000-8000-000000000001 01900000-0000-7000-8000-000000000001",
