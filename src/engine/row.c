@@ -648,8 +648,16 @@ const char *engine_load_row(struct engine *e, struct slice key, struct slice val
     return "a row of unknown kind";
 }
 
+static int sequence_compare(const void *x, const void *y)
+{
+    const struct dead_letter *a = x, *b = y;
+    return a->sequence < b->sequence ? -1 : a->sequence > b->sequence;
+}
+
 const char *engine_loaded(struct engine *e, uint64_t applied_index)
 {
+    /* Rows come queue by queue; listings and cuts go by sequence. */
+    if (e->dead_letter_count > 0) qsort(e->dead_letters, e->dead_letter_count, sizeof e->dead_letters[0], sequence_compare);
     if (e->applied_index != applied_index) return "the state and its applied index do not belong together";
     group_restore_ready(e, e->loaded_ready.at, e->loaded_ready.count);
     free(e->loaded_ready.at);

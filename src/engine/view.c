@@ -177,12 +177,27 @@ void engine_lane_depth(struct engine *e, uint32_t partition, uint32_t group, str
 
 /* ---- dead letters ----------------------------------------------------------------------------------------------------- */
 
+/* How many dead letters have a sequence below `before`: they are in the order of their sequences. */
+static uint32_t dead_letters_below(const struct engine *e, uint64_t before)
+{
+    uint32_t low = 0, high = e->dead_letter_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (e->dead_letters[middle].sequence < before) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
 bool engine_dead_letter_next(struct engine *e, struct uuid tenant, struct slice queue, struct slice group, uint64_t *before,
                              struct dead_letter_view *out)
 {
-    for (uint32_t i = e->dead_letter_count; i > 0; i--) {
+    for (uint32_t i = dead_letters_below(e, *before); i > 0; i--) {
         const struct dead_letter *d = &e->dead_letters[i - 1];
-        const struct partition *p = d->sequence < *before ? partition_at(e, d->partition) : NULL;
+        const struct partition *p = partition_at(e, d->partition);
         const struct queue *q = p == NULL ? NULL : queue_at(e, p->queue);
         const struct group *g = group_at(e, d->group);
         if (q == NULL || g == NULL || !uuid_equal(q->tenant, tenant)) continue;

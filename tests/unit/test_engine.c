@@ -305,6 +305,36 @@ static void a_queue_deleted_right_before_a_crash_is_reaped_after_it(void **state
     assert_int_equal(engine_segment_live(k->e, 0), 0);
 }
 
+static void dead_letters_are_listed_newest_first_also_after_a_restart(void **state)
+{
+    struct kit *k = *state;
+    struct dead_letter_view d;
+    for (uint32_t i = 0; i < 6; i++) {
+        const char *queue = i % 2 == 0 ? "even" : "odd";
+        kit_push(k, queue, "p", "-");
+        char id[UUID_TEXT + 1] = {0};
+        uuid_text(k->result.push.items[0].id, id);
+        struct pop_command p = kit_pop_of(queue, "g", i + 1);
+        kit_pop(k, &p);
+        assert_int_equal(kit_ack(k, "g", k->result.pop.claims[0].partition, i + 1, id, ACK_DLQ), ACK_OK);
+    }
+    for (int round = 0; round < 2; round++) {
+        uint64_t before = UINT64_MAX, last_us = INT64_MAX;
+        for (uint32_t i = 6; i-- > 0;) {
+            assert_true(engine_dead_letter_next(k->e, KIT_TENANT, slice_of(""), slice_of(""), &before, &d));
+            assert_true(slice_is(d.queue, i % 2 == 0 ? "even" : "odd"));
+            assert_true((uint64_t)d.failed_us < last_us);
+            last_us = (uint64_t)d.failed_us;
+        }
+        assert_false(engine_dead_letter_next(k->e, KIT_TENANT, slice_of(""), slice_of(""), &before, &d));
+        before = UINT64_MAX;
+        for (int i = 0; i < 3; i++) assert_true(engine_dead_letter_next(k->e, KIT_TENANT, slice_of("odd"), slice_of("g"), &before, &d));
+        assert_false(engine_dead_letter_next(k->e, KIT_TENANT, slice_of("odd"), slice_of("g"), &before, &d));
+        kit_cut(k);
+        kit_reload(k, engine_applied_index(k->e));
+    }
+}
+
 static void damaged_rows_and_entries_are_named_not_believed(void **state)
 {
     struct kit *k = *state;
@@ -364,6 +394,7 @@ int main(void)
         TEST(consumed_and_cold_runs_leave_memory_and_are_found_again),
         TEST(a_deleted_queue_gives_back_its_lanes_rows_and_live_bytes),
         TEST(a_queue_deleted_right_before_a_crash_is_reaped_after_it),
+        TEST(dead_letters_are_listed_newest_first_also_after_a_restart),
         TEST(damaged_rows_and_entries_are_named_not_believed),
         TEST(the_dedup_index_forgets_by_time_not_by_sweep),
     };
