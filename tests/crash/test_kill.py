@@ -24,7 +24,7 @@ def test_kill_at_random_moments(brokers, seed, part):
         judge(history, broker)
     crash_verify.finish(broker, history, rng, admin)
     judge(history, broker)
-    assert history.counts["messages"] > 500 and history.counts["acks"] > 50 and history.counts["duplicates"] > 100, history.counts
+    assert history.counts["messages"] > 200 and history.counts["acks"] > 20 and history.counts["duplicates"] > 50, history.counts
 
 
 def test_kill_again_while_it_recovers(brokers, seed):

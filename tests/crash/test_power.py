@@ -40,7 +40,7 @@ def test_a_lying_disk_is_seen_by_these_tests(brokers, seed):
     history = History()
     broker.faults.arm("op=sync path=data/log/*.seg times=0 lie=1")
     run_and_kill(broker, history, None, rng.random(), 0.7)
-    assert not history.problems and history.counts["messages"] > 50
+    assert not history.problems and history.counts["messages"] > 10
     broker.faults.power_cut(seed, "lose")
     broker.faults.arm()
     broker.spawn()
@@ -69,7 +69,7 @@ def test_power_cut_at_random_moments(brokers, seed, part):
         judge_cuts(history, broker, cuts)
     crash_verify.finish(broker, history, rng, admin)
     judge_cuts(history, broker, cuts)
-    assert history.counts["messages"] > 300, history.counts
+    assert history.counts["messages"] > 100, history.counts
     assert sum(c["bytes_lost"] for c in cuts) > 0, f"no cut took anything: the model proves nothing: {cuts}"
 
 
