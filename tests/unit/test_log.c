@@ -295,6 +295,23 @@ static void wait_files(struct fixture *f, uint32_t count)
     }
 }
 
+/* Large writes get no zeros ahead: the file must have its whole length all the same, or the next start takes it for a cut one. */
+static void a_full_segment_has_its_whole_length(void **state)
+{
+    (void)state;
+    struct fixture f;
+    fixture_new(&f, 8 * MIB);
+    fixture_open(&f);
+    for (uint64_t i = 1; i <= 14; i++) put_synced(&f, i, 1, 900 << 10);
+    fixture_close(&f);
+    assert_int_equal(file_size_of(f.dir, "0000000000000000.seg"), 8 * MIB);
+    fixture_open(&f);
+    assert_true(log_covers(f.log, 0, 8 * MIB));
+    check_entries(&f, 1, 14);
+    fixture_close(&f);
+    fixture_free(&f);
+}
+
 static void trim_leaves_what_is_wanted(void **state)
 {
     (void)state;
@@ -452,6 +469,7 @@ int main(void)
         cmocka_unit_test(pins_hold_memory),
         cmocka_unit_test(old_images_go),
         cmocka_unit_test(cold_bytes_are_read_from_files),
+        cmocka_unit_test(a_full_segment_has_its_whole_length),
         cmocka_unit_test(trim_leaves_what_is_wanted),
         cmocka_unit_test(recycled_files_hold_no_ghosts),
         cmocka_unit_test(the_last_index_outlives_its_entry),
