@@ -64,7 +64,7 @@ char *log_reserve(struct log *l, size_t bytes_max)
 static void record_put(struct log *l, struct record_head h, const char *body)
 {
     struct image *i = l->now;
-    must(i != NULL);
+    must(i != NULL && i->base != NULL);
     uint64_t pos = i->pos + l->off, need = record_bytes(body == NULL ? 0 : h.len);
     h.synced = atomic_load_explicit(&l->synced_pos, memory_order_relaxed);
     record_seal(l, pos, &h, body);
