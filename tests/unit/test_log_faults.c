@@ -25,6 +25,8 @@ static struct {
     atomic_int passed;
 } faults[CALL_COUNT];
 
+static atomic_bool direct_refused; /* as by a file system without O_DIRECT */
+
 static void fault_set(enum call c, int after, int error)
 {
     atomic_store(&faults[c].error, error);
@@ -103,6 +105,10 @@ int openat(int dir_fd, const char *path, int flags, ...)
     va_start(args, flags);
     mode_t mode = (flags & O_CREAT) != 0 ? va_arg(args, mode_t) : 0;
     va_end(args);
+    if ((flags & O_DIRECT) != 0 && atomic_load(&direct_refused)) {
+        errno = EINVAL;
+        return -1;
+    }
     return fault_now(CALL_OPENAT) ? -1 : (int)syscall(SYS_openat, dir_fd, path, flags, mode);
 }
 
@@ -435,6 +441,50 @@ static void short_reads_at_start_are_no_end(void **state)
     fixture_free(&f);
 }
 
+/* The same life on a file system that has no direct writes. */
+static void without_direct_writes_it_works_as_well(void **state)
+{
+    (void)state;
+    struct fixture f;
+    faults_clear();
+    atomic_store(&direct_refused, true);
+    fixture_new(&f, MIB);
+    f.o.cache_bytes_max = 0;
+    fixture_open(&f);
+    struct log_stats stats;
+    log_stats(f.log, &stats);
+    assert_false(stats.direct);
+    static char room[MIB];
+    uint64_t pos[40];
+    for (uint64_t i = 1; i <= 30; i++) {
+        pos[i] = put(&f, i, 1, i % 5 == 0 ? 300 << 10 : 777);
+        wait_synced(&f);
+        assert_int_equal(log_read(f.log, pos[i / 2 + 1], 700, room), LOG_OK);
+        assert_true(body_right(room, 700, i / 2 + 1, 1));
+    }
+    fixture_crash(&f);
+    fixture_open(&f);
+    check_entries(&f, 1, 30);
+    fixture_close(&f);
+    atomic_store(&direct_refused, false); /* and either way reads what the other wrote */
+    fixture_open(&f);
+    log_stats(f.log, &stats);
+    check_entries(&f, 1, 30);
+    put_synced(&f, 31, 1, 5000);
+    fixture_crash(&f);
+    atomic_store(&direct_refused, true);
+    fixture_open(&f);
+    check_entries(&f, 1, 31);
+    put(&f, 32, 1, 5000);
+    fault_set(CALL_FDATASYNC, 1, EIO);
+    log_flush(f.log);
+    wait_failed(&f);
+    assert_int_equal(log_synced_index(f.log), 31);
+    faults_clear();
+    atomic_store(&direct_refused, false);
+    fixture_free(&f);
+}
+
 /* The writer is stopped by a slow disk at the stated bound, and goes on when the log has failed. */
 static void a_blocked_writer_is_let_go_by_a_failure(void **state)
 {
@@ -463,6 +513,7 @@ int main(void)
         cmocka_unit_test(a_failing_open_reports_and_leaves_the_log_alone),
         cmocka_unit_test(a_read_error_is_no_end_and_no_damage),
         cmocka_unit_test(short_reads_at_start_are_no_end),
+        cmocka_unit_test(without_direct_writes_it_works_as_well),
         cmocka_unit_test(a_blocked_writer_is_let_go_by_a_failure),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
