@@ -324,7 +324,8 @@ static enum log_status record_take(struct load *d, const struct record_head *h)
     struct log *l = d->l;
     if (h->gen > l->gen) l->gen = h->gen;
     if (h->synced > d->proven) d->proven = h->synced;
-    if (h->kind == LOG_MARK && l->last_index == 0) l->last_index = h->index; /* of entries that were trimmed */
+    if (h->kind == LOG_MARK && l->last_index == 0 && h->index >> 62 == 0)
+        l->last_index = h->index; /* of entries that were trimmed */
     if (h->kind != LOG_ENTRY) return LOG_OK;
     if (h->index == 0 || h->index >> 62 != 0 || (l->last_index != 0 && h->index > l->last_index + 1)) {
         char path[PATH_BYTES];
