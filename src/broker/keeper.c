@@ -14,6 +14,7 @@
 
 #include "base/crash_point.h"
 #include "base/logger.h"
+#include "base/memory.h"
 #include "broker/broker_internal.h"
 
 enum { BEHIND_FACTOR = 4 };
@@ -155,6 +156,7 @@ void keeper_fire(struct loop_timer *t)
     if (k->idle_at_us != 0 && b->mono_us >= k->idle_at_us) {
         k->idle_at_us = 0;
         log_idle(replica_log(b->replica));
+        memory_give_back();
     }
     /* the turn that follows cuts and sets the timer again */
 }

@@ -9,7 +9,6 @@
 #include "http/edge_internal.h"
 
 #include <errno.h>
-#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -17,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/logger.h"
+#include "base/memory.h"
 #include "http/route.h"
 
 enum { RUNS_A_TURN = 4, FRUITLESS_MAX = 256, SWEEP_US = 1000000, STUCK_US = 2000000 };
@@ -300,9 +300,7 @@ static void memory_trim(struct edge *e)
     uint32_t now = edge_connections(e);
     if (e->connections_peak < CROWD || now > e->connections_peak / 2) return;
     e->connections_peak = now;
-#if defined(__GLIBC__)
-    malloc_trim(0);
-#endif
+    memory_give_back();
 }
 
 static void sweep_fire(struct loop_timer *t)
