@@ -47,16 +47,28 @@ static inline void buf_byte(struct buf *b, char c)
 }
 
 /* Little-endian integers, the byte order of everything we store or send between nodes. */
-static inline void buf_u16(struct buf *b, uint16_t v) { buf_put(b, &v, sizeof v); }
-static inline void buf_u32(struct buf *b, uint32_t v) { buf_put(b, &v, sizeof v); }
-static inline void buf_u64(struct buf *b, uint64_t v) { buf_put(b, &v, sizeof v); }
+static inline void buf_u16(struct buf *b, uint16_t v)
+{
+    buf_put(b, &v, sizeof v);
+}
+static inline void buf_u32(struct buf *b, uint32_t v)
+{
+    buf_put(b, &v, sizeof v);
+}
+static inline void buf_u64(struct buf *b, uint64_t v)
+{
+    buf_put(b, &v, sizeof v);
+}
 
 /* Decimal, without terminator. */
 void buf_decimal(struct buf *b, uint64_t v);
 void buf_signed(struct buf *b, int64_t v);
 __attribute__((format(printf, 2, 3))) void buf_printf(struct buf *b, const char *format, ...);
 
-static inline void buf_clear(struct buf *b) { b->len = 0; }
+static inline void buf_clear(struct buf *b)
+{
+    b->len = 0;
+}
 
 static inline struct slice buf_view(const struct buf *b)
 {

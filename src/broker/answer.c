@@ -139,7 +139,8 @@ static bool pieces_load(struct broker *b, struct call *c)
     bool good = true;
     for (uint32_t i = 0; good && i < c->result.pop.count; i++) {
         const struct claim *claim = &c->result.pop.claims[i];
-        for (uint32_t k = 0; good && k < claim->piece_count; k++) good = broker_piece_load(b, &c->arena, &claim->pieces[k], &c->pieces[at++]);
+        for (uint32_t k = 0; good && k < claim->piece_count; k++)
+            good = broker_piece_load(b, &c->arena, &claim->pieces[k], &c->pieces[at++]);
     }
     return good;
 }

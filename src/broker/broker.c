@@ -40,7 +40,8 @@ static void part_failed(void *ctx, const char *what)
 
 /* ---- cold reads of the engine ------------------------------------------------------------------------------------- */
 
-static void cold_scan(void *ctx, struct slice from, struct slice to, bool (*row)(void *, struct slice, struct slice), void *row_ctx)
+static void cold_scan(void *ctx, struct slice from, struct slice to, bool (*row)(void *, struct slice, struct slice),
+                      void *row_ctx)
 {
     struct broker *b = ctx;
     struct buf error = {0};
@@ -59,8 +60,8 @@ static void cold_block(void *ctx, uint64_t where, uint32_t bytes, char *out)
         return;
     }
     if (log_read(replica_log(b->replica), where, bytes, out) != LOG_OK || !push_group_crc_ok(slice_make(out, bytes))) {
-        broker_die(3, "a message at log position %llu (%u bytes) that a command needs cannot be read", (unsigned long long)where,
-                   bytes);
+        broker_die(3, "a message at log position %llu (%u bytes) that a command needs cannot be read",
+                   (unsigned long long)where, bytes);
     }
 }
 
@@ -163,8 +164,10 @@ static bool segments_check(struct broker *b, struct buf *error)
         uint64_t live = engine_segment_live(b->engine, at);
         uint64_t first = at * bytes, last = first + bytes < end ? first + bytes : end;
         if (live == 0 || log_covers(log, first, last)) continue;
-        buf_printf(error, "%s/log/%016llx.seg: the segment file is missing, but %llu bytes of messages in it are still wanted. Put it "
-                   "back from a backup", b->config.dir, (unsigned long long)first, (unsigned long long)live);
+        buf_printf(error,
+                   "%s/log/%016llx.seg: the segment file is missing, but %llu bytes of messages in it are still wanted. Put it "
+                   "back from a backup",
+                   b->config.dir, (unsigned long long)first, (unsigned long long)live);
         return false;
     }
     return true;
@@ -430,8 +433,10 @@ bool broker_storage_full(const struct broker *b)
 
 void broker_health(const struct broker *b, struct broker_health *out)
 {
-    static const char *const names[] = {
-        [REPLICA_STARTING] = "starting", [REPLICA_FOLLOWER] = "follower", [REPLICA_CANDIDATE] = "candidate", [REPLICA_LEADER] = "leader"};
+    static const char *const names[] = {[REPLICA_STARTING] = "starting",
+                                        [REPLICA_FOLLOWER] = "follower",
+                                        [REPLICA_CANDIDATE] = "candidate",
+                                        [REPLICA_LEADER] = "leader"};
     int role = atomic_load_explicit(&b->role, memory_order_relaxed);
     *out = (struct broker_health){
         .ready = broker_ready(b),

@@ -59,15 +59,16 @@ struct call {
     struct loop *home;
     void (*done)(struct call *c);
     enum call_kind kind;
-    int64_t deadline_us; /* clock_mono_us */
-    struct arena arena;  /* initialised; results are put here. The caller frees it after done */
-    struct slice command;          /* CALL_WRITE: one encoded command */
-    bool grows;                    /* CALL_WRITE: needs room on disk (push): refused with CALL_STORAGE_FULL when it is scarce */
-    struct pop_command pop;        /* CALL_POP: slices must outlive the call */
-    bool wait;                     /* CALL_POP: long poll */
+    int64_t deadline_us;    /* clock_mono_us */
+    struct arena arena;     /* initialised; results are put here. The caller frees it after done */
+    struct slice command;   /* CALL_WRITE: one encoded command */
+    bool grows;             /* CALL_WRITE: needs room on disk (push): refused with CALL_STORAGE_FULL when it is scarce */
+    struct pop_command pop; /* CALL_POP: slices must outlive the call */
+    bool wait;              /* CALL_POP: long poll */
     bool choose_batch, choose_partitions; /* CALL_POP: autopilot picks what the client did not send */
-    void (*read)(struct call *c, struct engine *e, struct engine_now now); /* CALL_READ: runs on the group thread, writes to `answer` */
-    bool always;                   /* CALL_READ: also while starting and stopping (metrics) */
+    void (*read)(struct call *c, struct engine *e,
+                 struct engine_now now); /* CALL_READ: runs on the group thread, writes to `answer` */
+    bool always;                         /* CALL_READ: also while starting and stopping (metrics) */
     void *read_ctx;
     /* the answer */
     enum call_outcome outcome;
@@ -131,8 +132,8 @@ void broker_health(const struct broker *b, struct broker_health *out); /* any th
 struct broker_metrics {
     uint64_t log_index, commit_index, applied_index, durable_index, in_flight_entries, in_flight_bytes;
     uint64_t entries_total, commands_total, admitted_bytes, admit_refused_total, parked, slow_commands_total;
-    uint64_t entry_us_total;              /* submit to applied, summed */
-    uint64_t entry_buckets[24];           /* entries by submit-to-applied time: < 2^i * 16 us */
+    uint64_t entry_us_total;    /* submit to applied, summed */
+    uint64_t entry_buckets[24]; /* entries by submit-to-applied time: < 2^i * 16 us */
     uint64_t apply_us_total;
     struct log_stats log;
     struct engine_stats engine;

@@ -24,21 +24,21 @@
 #include "store/store.h"
 
 enum {
-    FLIGHTS_MAX = 4,                /* entries submitted and not applied */
-    FLIGHT_BYTES_MAX = 32 << 20,    /* their bytes: above, the next batch waits */
-    BATCH_BYTES_EAGER = 1 << 20,    /* a pending batch this large does not wait for the entry in flight */
-    BATCH_CALLS_EAGER = 32,         /* nor so many calls: the disk works while further calls are read */
-    QUEUED_CALLS_MAX = 65536,       /* above: CALL_OVERLOADED */
-    PROPOSED_GRACE_US = 2000000,    /* how long past its deadline a proposed call waits for its entry */
-    POP_MARGIN_US_MAX = 50000,      /* an empty long poll is answered this much before its deadline at most */
-    HOMES_MAX = 64,                 /* edge loops */
-    CUT_ROWS = 4096,                /* a cut is taken when about so many rows changed */
-    CUTS_WAITING_MAX = 2,           /* batches submitted to the store and not written */
-    STOP_ANSWERS_US = 5000000,      /* graceful stop: for entries in flight */
-    STOP_ALL_US = 10000000,         /* graceful stop: all in all */
+    FLIGHTS_MAX = 4,             /* entries submitted and not applied */
+    FLIGHT_BYTES_MAX = 32 << 20, /* their bytes: above, the next batch waits */
+    BATCH_BYTES_EAGER = 1 << 20, /* a pending batch this large does not wait for the entry in flight */
+    BATCH_CALLS_EAGER = 32,      /* nor so many calls: the disk works while further calls are read */
+    QUEUED_CALLS_MAX = 65536,    /* above: CALL_OVERLOADED */
+    PROPOSED_GRACE_US = 2000000, /* how long past its deadline a proposed call waits for its entry */
+    POP_MARGIN_US_MAX = 50000,   /* an empty long poll is answered this much before its deadline at most */
+    HOMES_MAX = 64,              /* edge loops */
+    CUT_ROWS = 4096,             /* a cut is taken when about so many rows changed */
+    CUTS_WAITING_MAX = 2,        /* batches submitted to the store and not written */
+    STOP_ANSWERS_US = 5000000,   /* graceful stop: for entries in flight */
+    STOP_ALL_US = 10000000,      /* graceful stop: all in all */
     LATENCY_BUCKETS = 24,
     SLOW_COMMAND_US = 50000,
-    CACHE_AGE_US = 10000000,        /* log images not used for so long leave memory */
+    CACHE_AGE_US = 10000000, /* log images not used for so long leave memory */
 };
 
 /* IDLE -> ARRIVED -> QUEUED -> PROPOSED -> DONE, pops also through PARKED. A call is in at most one list (c->list). */
@@ -116,27 +116,26 @@ struct queue_wait {
 
 enum wake_reason { WAKE_READY = 1, WAKE_DUE = 2, WAKE_RETURNED = 4 };
 
-
 struct group_wait {
     struct hash_node by_name, by_number;
     struct queue_wait *queue;
     struct group_wait *queue_next, *queue_previous;
     struct group_wait *dirty_next;
-    uint64_t id;               /* never used again: part of the keys of lanes */
-    uint32_t number;           /* the engine's; 0 = not known there yet */
-    uint32_t pops_in_flight;   /* granted or proposed, not settled */
-    uint32_t lanes_in_flight;  /* lanes they may take */
-    uint32_t parked_count;     /* parked callers, pinned ones included */
-    uint32_t refs;             /* flights that touch it */
-    uint32_t futile;           /* granted pops that came back empty in a row */
+    uint64_t id;              /* never used again: part of the keys of lanes */
+    uint32_t number;          /* the engine's; 0 = not known there yet */
+    uint32_t pops_in_flight;  /* granted or proposed, not settled */
+    uint32_t lanes_in_flight; /* lanes they may take */
+    uint32_t parked_count;    /* parked callers, pinned ones included */
+    uint32_t refs;            /* flights that touch it */
+    uint32_t futile;          /* granted pops that came back empty in a row */
     uint32_t lane_count;
-    uint64_t parked_lanes;     /* lanes the unpinned parked callers would take */
+    uint64_t parked_lanes; /* lanes the unpinned parked callers would take */
     bool dirty;
-    uint8_t reasons; /* enum wake_reason bits; none: only look when the next lane is due */
-    struct call_list parked;   /* any lane of the queue, oldest first */
+    uint8_t reasons;         /* enum wake_reason bits; none: only look when the next lane is due */
+    struct call_list parked; /* any lane of the queue, oldest first */
     struct lane_wait *lanes_first, *lanes_last;
     struct heap_node due;
-    struct slice name;         /* behind the struct */
+    struct slice name; /* behind the struct */
 };
 
 /* Pinned callers of one lane. */
@@ -175,9 +174,9 @@ struct dead_segment {
 struct keeper {
     uint64_t cut_index, flush_index; /* highest index given to the store, with a flush */
     uint64_t durable_index, durable_pos;
-    uint64_t flush_pos;              /* end of the log when the last flush was asked for */
+    uint64_t flush_pos; /* end of the log when the last flush was asked for */
     uint64_t applied_term, seen_index;
-    int64_t unflushed_since_us;      /* 0 = everything applied is flushed or being flushed */
+    int64_t unflushed_since_us; /* 0 = everything applied is flushed or being flushed */
     int64_t idle_at_us;
     uint32_t cuts_waiting;
     bool flush_waiting, behind;
@@ -188,7 +187,7 @@ struct keeper {
 
 struct disk_guard {
     int64_t checked_us;
-    uint64_t room_bytes;    /* until the guard closes, counted down by pushes between two looks */
+    uint64_t room_bytes; /* until the guard closes, counted down by pushes between two looks */
     uint64_t reserve_bytes;
     struct loop_timer timer;
 };
@@ -253,10 +252,10 @@ void inbox_clock(struct broker *b); /* reads the clocks for this turn */
 void inbox_turn(struct broker *b);  /* reads run, pops are looked at, writes stay queued */
 void inbox_deadlines_arm(struct broker *b);
 void inbox_deadline_fire(struct loop_timer *t);
-void inbox_queue(struct broker *b, struct call *c); /* for the next entry */
-void inbox_kick(struct broker *b);                  /* another turn */
+void inbox_queue(struct broker *b, struct call *c);                                           /* for the next entry */
+void inbox_kick(struct broker *b);                                                            /* another turn */
 void inbox_end(struct broker *b, enum call_outcome of_queued, enum call_outcome of_proposed); /* everything left is answered */
-size_t pop_bytes_max(const struct pop_command *p);  /* upper bound of its encoding */
+size_t pop_bytes_max(const struct pop_command *p);                                            /* upper bound of its encoding */
 
 /* batch.c */
 bool batch_due(const struct broker *b); /* is it time to close an entry? */
@@ -268,7 +267,8 @@ void internal_claim_return(struct broker *b, struct uuid lease);
 void internal_init(struct broker *b);
 
 /* parked.c */
-typedef bool parked_place(struct broker *b, struct flight *f, struct call *c); /* into the entry being gathered; false: it is full */
+typedef bool parked_place(struct broker *b, struct flight *f,
+                          struct call *c); /* into the entry being gathered; false: it is full */
 void parked_pop_arrive(struct broker *b, struct call *c);
 void parked_pop_settle(struct broker *b, struct call *c); /* its entry applied (c->result): gives its promised lanes back */
 void parked_pop_drop(struct broker *b, struct call *c);   /* a granted pop leaves without: others may have its lanes */
@@ -312,6 +312,6 @@ void disk_guard_fire(struct loop_timer *t);
 /* broker.c */
 __attribute__((noreturn)) void broker_die(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-#define owner_of(ptr, type, member) ((type *)(void *)((char *)(ptr) - offsetof(type, member)))
+#define owner_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
 #endif

@@ -22,7 +22,7 @@ enum value_kind { VALUE_U16, VALUE_U32, VALUE_U64, VALUE_MIB, VALUE_BOOL, VALUE_
 struct variable {
     const char *name;
     enum value_kind kind;
-    size_t at, size;           /* of the field; size for texts */
+    size_t at, size; /* of the field; size for texts */
     uint64_t initial, min, max;
     const char *unit;
 };
@@ -33,7 +33,8 @@ struct variable {
 static const struct variable variables[] = {
     {"QUEEN_RAFT_DIR", VALUE_TEXT, FIELD(dir), 0, 1, 0, "a directory"},
     {"PORT", VALUE_U16, FIELD(port), 6632, 0, 65535, "0 = any free one"},
-    {"QUEEN_MAX_BODY_BYTES", VALUE_U64, FIELD(body_bytes_max), BODY_BYTES_MAX_DEFAULT, 1024, COMMAND_BYTES_MAX / 3 * 2, "bytes"},
+    {"QUEEN_MAX_BODY_BYTES", VALUE_U64, FIELD(body_bytes_max), BODY_BYTES_MAX_DEFAULT, 1024, COMMAND_BYTES_MAX / 3 * 2,
+     "bytes"},
     {"QUEEN_RAFT_SEGMENT_BYTES", VALUE_U64, FIELD(segment_bytes), 64 * MIB, 1 * MIB, 1024 * MIB, "bytes, a power of two"},
     {"QUEEN_LOG_CACHE_BYTES", VALUE_U64, FIELD(cache_bytes), 0, 1 * MIB, 65536 * MIB, "bytes"},
     {"QUEEN_RAFT_DURABLE_EVERY_MS", VALUE_U32, FIELD(durable_every_ms), 1000, 1, 600000, "ms"},
@@ -54,12 +55,11 @@ static const struct variable variables[] = {
 
 enum { VARIABLE_COUNT = sizeof variables / sizeof variables[0] };
 
-static const char *const help =
-    "usage: queen serve [--data DIR] [--port N] [--host HOST]\n"
-    "  --data DIR   where everything is kept (QUEEN_RAFT_DIR), default ./data\n"
-    "  --port N     HTTP port (PORT), default 6632, 0 = any free one\n"
-    "  --host HOST  address to listen on (QUEEN_BIND_ADDR, HOST), default 127.0.0.1\n"
-    "Everything else is set by environment variables; the effective values are printed at start.\n";
+static const char *const help = "usage: queen serve [--data DIR] [--port N] [--host HOST]\n"
+                                "  --data DIR   where everything is kept (QUEEN_RAFT_DIR), default ./data\n"
+                                "  --port N     HTTP port (PORT), default 6632, 0 = any free one\n"
+                                "  --host HOST  address to listen on (QUEEN_BIND_ADDR, HOST), default 127.0.0.1\n"
+                                "Everything else is set by environment variables; the effective values are printed at start.\n";
 
 /* ---- reading one value -------------------------------------------------------------------------------------------- */
 
@@ -105,12 +105,23 @@ static void field_set(struct config *c, const struct variable *v, uint64_t value
 {
     char *at = (char *)c + v->at;
     switch (v->kind) {
-    case VALUE_U16: *(uint16_t *)(void *)at = (uint16_t)value; return;
-    case VALUE_U32: *(uint32_t *)(void *)at = (uint32_t)value; return;
-    case VALUE_U64: *(uint64_t *)(void *)at = value; return;
-    case VALUE_MIB: *(uint64_t *)(void *)at = value * MIB; return;
-    case VALUE_BOOL: *(bool *)(void *)at = value != 0; return;
-    case VALUE_TEXT: return;
+    case VALUE_U16:
+        *(uint16_t *)(void *)at = (uint16_t)value;
+        return;
+    case VALUE_U32:
+        *(uint32_t *)(void *)at = (uint32_t)value;
+        return;
+    case VALUE_U64:
+        *(uint64_t *)(void *)at = value;
+        return;
+    case VALUE_MIB:
+        *(uint64_t *)(void *)at = value * MIB;
+        return;
+    case VALUE_BOOL:
+        *(bool *)(void *)at = value != 0;
+        return;
+    case VALUE_TEXT:
+        return;
     }
 }
 
@@ -196,9 +207,12 @@ static bool subscription_read(struct config *c)
 
 static int level_of(struct slice s)
 {
-    static const struct { const char *word; int level; } words[] = {
-        {"error", LOGGER_ERROR}, {"off", LOGGER_ERROR}, {"warn", LOGGER_WARN}, {"warning", LOGGER_WARN},
-        {"info", LOGGER_INFO}, {"debug", LOGGER_DEBUG}, {"trace", LOGGER_DEBUG},
+    static const struct {
+        const char *word;
+        int level;
+    } words[] = {
+        {"error", LOGGER_ERROR}, {"off", LOGGER_ERROR},   {"warn", LOGGER_WARN},   {"warning", LOGGER_WARN},
+        {"info", LOGGER_INFO},   {"debug", LOGGER_DEBUG}, {"trace", LOGGER_DEBUG},
     };
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         if (text_equals(s, words[i].word)) return words[i].level;
@@ -267,7 +281,8 @@ static bool missing_parts_check(struct buf *error)
             return false;
         }
         if (!wanted) continue;
-        buf_printf(error, "%s is set: this version has no %s and does not run without what was asked for", name, missing_parts[i].what);
+        buf_printf(error, "%s is set: this version has no %s and does not run without what was asked for", name,
+                   missing_parts[i].what);
         return false;
     }
     return true;
@@ -390,11 +405,21 @@ void config_print(const struct config *c)
         const char *at = (const char *)c + v->at;
         if (i > 0 && variables[i - 1].at == v->at) continue;
         switch (v->kind) {
-        case VALUE_TEXT: log_info("config: %s=%s", v->name, at); break;
-        case VALUE_BOOL: log_info("config: %s=%s", v->name, *(const bool *)at ? "true" : "false"); break;
-        case VALUE_U16: log_info("config: %s=%u", v->name, *(const uint16_t *)(const void *)at); break;
-        case VALUE_U32: log_info("config: %s=%u", v->name, *(const uint32_t *)(const void *)at); break;
-        case VALUE_U64: log_info("config: %s=%llu", v->name, (unsigned long long)*(const uint64_t *)(const void *)at); break;
+        case VALUE_TEXT:
+            log_info("config: %s=%s", v->name, at);
+            break;
+        case VALUE_BOOL:
+            log_info("config: %s=%s", v->name, *(const bool *)at ? "true" : "false");
+            break;
+        case VALUE_U16:
+            log_info("config: %s=%u", v->name, *(const uint16_t *)(const void *)at);
+            break;
+        case VALUE_U32:
+            log_info("config: %s=%u", v->name, *(const uint32_t *)(const void *)at);
+            break;
+        case VALUE_U64:
+            log_info("config: %s=%llu", v->name, (unsigned long long)*(const uint64_t *)(const void *)at);
+            break;
         case VALUE_MIB:
             log_info("config: %s=%llu", v->name, (unsigned long long)(*(const uint64_t *)(const void *)at / MIB));
             break;

@@ -41,7 +41,8 @@ void disk_guard_look(struct broker *b)
         log_error("disk: cannot look at %s: %s", b->config.dir, strerror(errno));
         return;
     }
-    uint64_t unit = v.f_frsize, free_bytes = v.f_bavail * unit, used = (v.f_blocks - v.f_bfree) * unit, total = used + free_bytes;
+    uint64_t unit = v.f_frsize, free_bytes = v.f_bavail * unit, used = (v.f_blocks - v.f_bfree) * unit,
+             total = used + free_bytes;
     g->reserve_bytes = reserve_bytes(b, total);
     uint64_t used_max = total / 100 * b->config.disk_high_pct;
     uint64_t room = used_max > used ? used_max - used : 0;

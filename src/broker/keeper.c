@@ -84,8 +84,9 @@ static void behind_set(struct broker *b)
     bool behind = gap > BEHIND_FACTOR * b->config.durable_every_bytes;
     if (behind == b->keeper.behind) return;
     b->keeper.behind = behind;
-    if (behind) log_warn("the store is behind: %llu bytes of log are not in it yet; pushes are refused until it caught up",
-                         (unsigned long long)gap);
+    if (behind)
+        log_warn("the store is behind: %llu bytes of log are not in it yet; pushes are refused until it caught up",
+                 (unsigned long long)gap);
     if (!behind) log_info("the store caught up");
 }
 
@@ -119,8 +120,7 @@ static void cut_submit(struct broker *b, bool flush)
     struct engine_rows rows = {.ctx = batch, .put = row_put, .delete = row_delete, .delete_range = row_delete_range};
     engine_cut(b->engine, &rows);
     uint64_t index = engine_applied_index(b->engine);
-    struct store_mark mark = {
-        .index = index, .term = k->applied_term, .scan_pos = replica_scan_pos(b->replica, index)};
+    struct store_mark mark = {.index = index, .term = k->applied_term, .scan_pos = replica_scan_pos(b->replica, index)};
     k->cut_index = index;
     k->cuts_waiting++;
     if (flush) {

@@ -34,7 +34,7 @@ struct ack_group {
     uint32_t count;
     bool fenced;
     struct uuid lease;
-    uint64_t first, end; /* first <= o < end may be acked */
+    uint64_t first, end;         /* first <= o < end may be acked */
     struct resolved **by_offset; /* the resolved ones, ascending */
     uint32_t by_offset_count;
 };
@@ -86,7 +86,8 @@ static void resolve_in_run(struct ack_group *a, const struct run *r, uint64_t fr
         uint64_t h = hash_of(m.transaction);
         for (uint32_t i = 0; i < a->count; i++) {
             struct resolved *item = &a->items[i];
-            if (item->offset == NOT_FOUND && hashes[i] == h && slice_equal(item->item.transaction, m.transaction)) item->offset = o;
+            if (item->offset == NOT_FOUND && hashes[i] == h && slice_equal(item->item.transaction, m.transaction))
+                item->offset = o;
         }
     }
     free(block);
@@ -167,7 +168,8 @@ static bool said_next(const struct ack_group *a, uint32_t *i, struct said *out)
         out->failed |= s == ACK_FAILED;
         out->retry |= s == ACK_RETRY;
         out->dlq |= s == ACK_DLQ;
-        if (s != ACK_COMPLETED && (out->teller == NULL || (out->teller->item.error.len == 0 && r->item.error.len > 0))) out->teller = r;
+        if (s != ACK_COMPLETED && (out->teller == NULL || (out->teller->item.error.len == 0 && r->item.error.len > 0)))
+            out->teller = r;
     }
     return true;
 }
@@ -198,9 +200,16 @@ static void offset_bury(struct ack_group *a, const struct said *s)
     struct run r;
     if (!files_dead_letters(a->q)) return;
     must(run_find(a->e, a->p, s->offset, &r));
-    struct dead_letter d = {.partition = a->p->number, .group = a->g->number, .retries = a->c->retries, .offset = s->offset,
-                            .where = r.where, .block_bytes = r.block_bytes, .item = r.item0 + (uint32_t)(s->offset - r.first),
-                            .created_us = r.created_us, .failed_us = a->e->wall_us, .error = error_text(a, s)};
+    struct dead_letter d = {.partition = a->p->number,
+                            .group = a->g->number,
+                            .retries = a->c->retries,
+                            .offset = s->offset,
+                            .where = r.where,
+                            .block_bytes = r.block_bytes,
+                            .item = r.item0 + (uint32_t)(s->offset - r.first),
+                            .created_us = r.created_us,
+                            .failed_us = a->e->wall_us,
+                            .error = error_text(a, s)};
     dead_letter_add(a->e, &d);
     a->q->dead_letters++;
     queue_touch(a->e, a->q);

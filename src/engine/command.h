@@ -94,11 +94,11 @@ struct push_command {
 };
 
 bool push_decode(const struct command *c, struct push_command *out);
-bool push_group_next(struct slice *rest, struct push_group *out);     /* checks every length of the group, not the crc */
-bool push_group_crc_ok(struct slice block);                           /* for bytes read back from disk */
+bool push_group_next(struct slice *rest, struct push_group *out); /* checks every length of the group, not the crc */
+bool push_group_crc_ok(struct slice block);                       /* for bytes read back from disk */
 void push_group_item(const struct push_group *g, uint32_t i, struct push_item *out); /* i < item_count, checked group */
-bool push_group_of(struct slice block, struct push_group *out);       /* one group from its block alone (block may run on) */
-uint32_t push_group_bytes(struct slice head);                         /* the `bytes` field of a block's first 4 bytes */
+bool push_group_of(struct slice block, struct push_group *out); /* one group from its block alone (block may run on) */
+uint32_t push_group_bytes(struct slice head);                   /* the `bytes` field of a block's first 4 bytes */
 
 /* Writes a PUSH command. Items are given group by group: begin, then for each group: group_begin, item..., group_end. */
 struct push_writer {
@@ -120,18 +120,18 @@ enum conflation_wish { CONFLATION_ABSENT, CONFLATION_OFF, CONFLATION_ON };
 
 struct pop_command {
     struct uuid tenant;
-    struct uuid lease_id; /* minted per pop; also set for autoAck pops */
-    uint8_t scope;        /* enum pop_scope */
-    uint8_t mode;         /* enum subscription_mode: for the registration of an unknown group */
-    uint8_t conflation;   /* enum conflation_wish */
-    uint8_t auto_ack;     /* bool */
-    uint32_t batch;       /* >= 1 */
-    uint32_t partitions;  /* 1..POP_PARTITIONS_MAX */
-    int64_t lease_us;     /* > 0 overrides; 0 = the queue's */
-    int64_t from_us;      /* for SUBSCRIBE_FROM: wall time */
-    struct slice group;   /* QUEUE_MODE_GROUP when the caller named none */
-    struct slice queue;     /* POP_QUEUE, POP_PARTITION */
-    struct slice partition; /* POP_PARTITION */
+    struct uuid lease_id;          /* minted per pop; also set for autoAck pops */
+    uint8_t scope;                 /* enum pop_scope */
+    uint8_t mode;                  /* enum subscription_mode: for the registration of an unknown group */
+    uint8_t conflation;            /* enum conflation_wish */
+    uint8_t auto_ack;              /* bool */
+    uint32_t batch;                /* >= 1 */
+    uint32_t partitions;           /* 1..POP_PARTITIONS_MAX */
+    int64_t lease_us;              /* > 0 overrides; 0 = the queue's */
+    int64_t from_us;               /* for SUBSCRIBE_FROM: wall time */
+    struct slice group;            /* QUEUE_MODE_GROUP when the caller named none */
+    struct slice queue;            /* POP_QUEUE, POP_PARTITION */
+    struct slice partition;        /* POP_PARTITION */
     struct slice name_space, task; /* POP_DISCOVERY: empty = any */
 };
 #define QUEUE_MODE_GROUP "__QUEUE_MODE__"
@@ -145,12 +145,12 @@ bool pop_decode(const struct command *c, struct pop_command *out);
 enum ack_status { ACK_COMPLETED, ACK_FAILED, ACK_RETRY, ACK_DLQ };
 
 struct ack_item {
-    uint64_t partition;       /* number */
-    uint8_t status;           /* enum ack_status */
-    uint8_t fenced;           /* a leaseId was sent; `lease` is all ones when it was not a UUID (never matches) */
+    uint64_t partition; /* number */
+    uint8_t status;     /* enum ack_status */
+    uint8_t fenced;     /* a leaseId was sent; `lease` is all ones when it was not a UUID (never matches) */
     struct uuid lease;
     struct slice transaction;
-    struct slice error;       /* cut to ERROR_TEXT_BYTES_MAX by the edge; has_error tells null from "" */
+    struct slice error; /* cut to ERROR_TEXT_BYTES_MAX by the edge; has_error tells null from "" */
     uint8_t has_error;
 };
 
@@ -163,7 +163,7 @@ struct ack_command {
 
 void ack_begin(struct buf *out, struct uuid tenant, struct slice group, uint32_t item_count);
 void ack_item_add(struct buf *out, const struct ack_item *item);
-void ack_end(struct buf *out, size_t command_at); /* command_at = out->len before ack_begin */
+void ack_end(struct buf *out, size_t command_at);                  /* command_at = out->len before ack_begin */
 bool ack_decode(const struct command *c, struct ack_command *out); /* checks all items */
 bool ack_item_next(struct slice *rest, struct ack_item *out);
 
@@ -179,13 +179,28 @@ bool extend_decode(const struct command *c, struct extend_command *out);
 /* Queue options. A command carries those to set (bit in `given`), those to put back to their default (bit in `reset`);
  * with `replace` all others become their default. Bit numbers are enum queue_option. Booleans are 0 or 1. */
 enum queue_option {
-    OPTION_PRIORITY, OPTION_LEASE_TIME, OPTION_RETRY_LIMIT, OPTION_RETRY_DELAY, OPTION_MAX_SIZE, OPTION_TTL,
-    OPTION_DEAD_LETTER_QUEUE, OPTION_DLQ_AFTER_MAX_RETRIES, OPTION_DELAYED_PROCESSING, OPTION_WINDOW_BUFFER,
-    OPTION_RETENTION_SECONDS, OPTION_COMPLETED_RETENTION_SECONDS, OPTION_RETENTION_ENABLED, OPTION_ENCRYPTION_ENABLED,
-    OPTION_MAX_WAIT_TIME_SECONDS, OPTION_MIN_POP_WAIT_TIME, OPTION_DEDUP_WINDOW_SECONDS,
+    OPTION_PRIORITY,
+    OPTION_LEASE_TIME,
+    OPTION_RETRY_LIMIT,
+    OPTION_RETRY_DELAY,
+    OPTION_MAX_SIZE,
+    OPTION_TTL,
+    OPTION_DEAD_LETTER_QUEUE,
+    OPTION_DLQ_AFTER_MAX_RETRIES,
+    OPTION_DELAYED_PROCESSING,
+    OPTION_WINDOW_BUFFER,
+    OPTION_RETENTION_SECONDS,
+    OPTION_COMPLETED_RETENTION_SECONDS,
+    OPTION_RETENTION_ENABLED,
+    OPTION_ENCRYPTION_ENABLED,
+    OPTION_MAX_WAIT_TIME_SECONDS,
+    OPTION_MIN_POP_WAIT_TIME,
+    OPTION_DEDUP_WINDOW_SECONDS,
     OPTION_RETENTION_SINK_HOLD_MAX_SECONDS,
     OPTION_NUMBERS, /* count of the numeric ones */
-    OPTION_RETENTION_SINK_HOLD = OPTION_NUMBERS, OPTION_NAMESPACE, OPTION_TASK,
+    OPTION_RETENTION_SINK_HOLD = OPTION_NUMBERS,
+    OPTION_NAMESPACE,
+    OPTION_TASK,
     OPTION_COUNT
 };
 

@@ -23,13 +23,13 @@ struct dedup_key dedup_key(uint64_t seed, uint32_t partition, struct slice id)
 uint8_t dedup_class(int64_t keep_ms)
 {
     uint8_t class = 0;
-    while (class < DEDUP_CLASS_MAX && dedup_keep_ms(class) < keep_ms) class++;
+    while (class < DEDUP_CLASS_MAX && dedup_keep_ms(class) < keep_ms) class ++;
     return class;
 }
 
 static uint64_t time_word(uint8_t class, int64_t ms)
 {
-    return (uint64_t)class << MS_BITS | ((uint64_t)ms & MS_MASK);
+    return (uint64_t) class << MS_BITS | ((uint64_t)ms & MS_MASK);
 }
 
 static struct dedup_slot slot_make(struct dedup_key k, uint64_t offset, uint64_t time)
@@ -153,7 +153,8 @@ static uint64_t list_append(struct dedup_list *l, uint64_t offset, uint64_t time
 {
     if (l->count > 0) {
         uint64_t last = l->pairs[2 * (size_t)(l->start + l->count - 1) + 1];
-        if (time_kept(last, time_ms(time)) && time_class(last) > time_class(time)) time = time_word(time_class(last), time_ms(time));
+        if (time_kept(last, time_ms(time)) && time_class(last) > time_class(time))
+            time = time_word(time_class(last), time_ms(time));
     }
     if (l->start + l->count == l->cap && l->start > l->cap / 2) {
         memmove(l->pairs, l->pairs + 2 * (size_t)l->start, l->count * 2 * sizeof l->pairs[0]);
@@ -229,8 +230,8 @@ static bool list_find(const struct dedup_list *l, uint64_t from, uint64_t to, in
     return pair_fits(pair[0], pair[1], from, to, since_ms, now_ms, out);
 }
 
-static bool slot_hit(const struct dedup *d, const struct dedup_slot *s, uint64_t from, uint64_t to, int64_t since_ms, int64_t now_ms,
-                     struct dedup_hit *out)
+static bool slot_hit(const struct dedup *d, const struct dedup_slot *s, uint64_t from, uint64_t to, int64_t since_ms,
+                     int64_t now_ms, struct dedup_hit *out)
 {
     uint64_t time = slot_time(s);
     if (time_class(time) == CLASS_LIST) return list_find(&d->lists[slot_offset(s)], from, to, since_ms, now_ms, out);

@@ -126,8 +126,8 @@ void engine_free(struct engine *e)
     idmap_free(&e->lease_ids);
     name_pool_free(&e->names);
     dedup_free(&e->dedup);
-    struct numbers *lists[] = {&e->dirty_queues, &e->dirty_groups, &e->dirty_partitions, &e->dirty_cursors, &e->gone_queues,
-                               &e->reaping, &e->loaded_ready};
+    struct numbers *lists[] = {&e->dirty_queues, &e->dirty_groups, &e->dirty_partitions, &e->dirty_cursors,
+                               &e->gone_queues,  &e->reaping,      &e->loaded_ready};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) free(lists[i]->at);
     free(e->cut_parts);
     free(e->segments.bytes);
@@ -169,7 +169,7 @@ void dead_letter_add(struct engine *e, const struct dead_letter *d)
     *to = *d;
     if (to->sequence == 0) {
         to->sequence = ++e->dead_letter_last;
-        }
+    }
     to->error = slice_of("");
     to->error.at = NULL;
     options_set_text(&to->error, d->error);
@@ -201,17 +201,26 @@ static bool init_apply(struct engine *e, const struct command *c)
     return true;
 }
 
-static bool command_apply(struct engine *e, const struct command *c, uint64_t where, struct arena *arena, struct engine_result *r)
+static bool command_apply(struct engine *e, const struct command *c, uint64_t where, struct arena *arena,
+                          struct engine_result *r)
 {
     switch ((enum command_kind)c->kind) {
-    case COMMAND_PUSH: return push_apply(e, c, where, arena, r);
-    case COMMAND_POP: return pop_apply(e, c, arena, r);
-    case COMMAND_ACK: return ack_apply(e, c, arena, r);
-    case COMMAND_EXTEND: return extend_apply(e, c, r);
-    case COMMAND_CONFIGURE: return configure_apply(e, c, arena, r);
-    case COMMAND_QUEUE_DELETE: return queue_delete_apply(e, c, r);
-    case COMMAND_CLAIM_RETURN: return claim_return_apply(e, c);
-    case COMMAND_INIT: return init_apply(e, c);
+    case COMMAND_PUSH:
+        return push_apply(e, c, where, arena, r);
+    case COMMAND_POP:
+        return pop_apply(e, c, arena, r);
+    case COMMAND_ACK:
+        return ack_apply(e, c, arena, r);
+    case COMMAND_EXTEND:
+        return extend_apply(e, c, r);
+    case COMMAND_CONFIGURE:
+        return configure_apply(e, c, arena, r);
+    case COMMAND_QUEUE_DELETE:
+        return queue_delete_apply(e, c, r);
+    case COMMAND_CLAIM_RETURN:
+        return claim_return_apply(e, c);
+    case COMMAND_INIT:
+        return init_apply(e, c);
     }
     return false;
 }
@@ -235,7 +244,7 @@ const char *engine_apply(struct engine *e, uint64_t index, uint64_t where, struc
         struct arena *arena = sink != NULL && sink->arena != NULL ? sink->arena(sink->ctx, i) : NULL;
         struct engine_result r = {.kind = c.kind};
         e->wall_us = head.wall_us + i;
-            if (!command_apply(e, &c, where + (uint64_t)(c.all.at - entry.at), arena == NULL ? &scrap : arena, &r)) {
+        if (!command_apply(e, &c, where + (uint64_t)(c.all.at - entry.at), arena == NULL ? &scrap : arena, &r)) {
             refused = "a malformed command";
         } else if (sink != NULL && sink->result != NULL) {
             sink->result(sink->ctx, i, &r);

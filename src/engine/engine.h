@@ -27,8 +27,8 @@ struct queue;
 struct engine_cold {
     void *ctx;
     /* Calls `row` for stored rows with from <= key < to in key order until it returns false. */
-    void (*scan)(void *ctx, struct slice from, struct slice to, bool (*row)(void *row_ctx, struct slice key, struct slice value),
-                 void *row_ctx);
+    void (*scan)(void *ctx, struct slice from, struct slice to,
+                 bool (*row)(void *row_ctx, struct slice key, struct slice value), void *row_ctx);
     /* Copies `bytes` bytes of the log from the place `where` (a push group's block). Must succeed or stop the node: what a
      * command decides may not depend on whether this node's disk can read. */
     void (*block)(void *ctx, uint64_t where, uint32_t bytes, char *out);
@@ -80,21 +80,32 @@ struct ack_outcome {
 struct engine_result {
     uint8_t kind; /* command_kind */
     union {
-        struct { struct push_outcome *items; uint32_t count; } push; /* groups in command order, items in group order */
+        struct {
+            struct push_outcome *items;
+            uint32_t count;
+        } push; /* groups in command order, items in group order */
         struct {
             struct claim *claims;
             uint32_t count, messages;
             bool conflates;           /* the group's effective policy */
             bool conflation_conflict; /* the request's wish differs from it */
         } pop;
-        struct { struct ack_outcome *items; uint32_t count; } ack;
-        struct { uint32_t renewed; int64_t expires_wall_us; /* the earliest */ } extend;
+        struct {
+            struct ack_outcome *items;
+            uint32_t count;
+        } ack;
+        struct {
+            uint32_t renewed;
+            int64_t expires_wall_us; /* the earliest */
+        } extend;
         struct {
             struct uuid queue_id;
             struct queue_options options; /* effective, slices in the arena */
             const char *refused;          /* NULL, or why (text); nothing changed then */
         } configure;
-        struct { bool existed; } queue_delete;
+        struct {
+            bool existed;
+        } queue_delete;
     };
 };
 
@@ -125,9 +136,9 @@ struct engine_now {
 };
 
 enum pop_forecast {
-    POP_NOTHING,  /* nothing to claim: do not propose; park or answer empty */
-    POP_CLAIMABLE,/* would claim something (or may: a forecast may be wrong, the pop then returns no claims) */
-    POP_REGISTERS,/* nothing to claim, but the pop creates a queue or registers a group and so belongs in the log */
+    POP_NOTHING,   /* nothing to claim: do not propose; park or answer empty */
+    POP_CLAIMABLE, /* would claim something (or may: a forecast may be wrong, the pop then returns no claims) */
+    POP_REGISTERS, /* nothing to claim, but the pop creates a queue or registers a group and so belongs in the log */
 };
 enum pop_forecast engine_pop_forecast(struct engine *e, const struct pop_command *p, struct engine_now now);
 
@@ -151,7 +162,8 @@ int64_t engine_pop_due_us(struct engine *e, const struct pop_command *p, struct 
  * lane one may have something to get and the other not. */
 bool engine_pop_is_seeded(struct engine *e, const struct pop_command *p);
 /* What autopilot chooses where the client sent nothing (0 in the command): sets batch and/or partitions. */
-void engine_autopilot(struct engine *e, struct pop_command *p, bool choose_batch, bool choose_partitions, struct engine_now now);
+void engine_autopilot(struct engine *e, struct pop_command *p, bool choose_batch, bool choose_partitions,
+                      struct engine_now now);
 /* Conflation policy of a pop as it would be answered if empty: sets both flags. */
 void engine_pop_policy(struct engine *e, const struct pop_command *p, bool *conflates, bool *conflict);
 /* Node-local work that no answer depends on (freeing what deleted queues held): a bounded amount. True when there is more.
@@ -180,9 +192,9 @@ struct partition_view {
     struct uuid id;
     struct slice name;
     int64_t created_us;
-    int64_t last_created_us;  /* newest append; 0 when none */
-    int64_t oldest_created_us; /* of the first retained message; 0 when none */
-    int64_t last_lease_us;    /* wall time of the last lease taken by any group; 0 = none */
+    int64_t last_created_us;            /* newest append; 0 when none */
+    int64_t oldest_created_us;          /* of the first retained message; 0 when none */
+    int64_t last_lease_us;              /* wall time of the last lease taken by any group; 0 = none */
     uint64_t start_offset, tail_offset; /* retained: start <= o < tail */
     uint64_t retained_bytes;
     struct lane_counts counts; /* by the rules of the queue listing: slowest named group, else queue mode, else -1 */
@@ -225,7 +237,9 @@ struct engine_stats {
 void engine_stats(const struct engine *e, struct engine_stats *out);
 
 /* Hash of the whole logical state, independent of memory layout and of `where`. O(state): for tests and checks. */
-struct hash128_pair { uint64_t low, high; };
+struct hash128_pair {
+    uint64_t low, high;
+};
 struct hash128_pair engine_digest(struct engine *e);
 
 /* ---- rows --------------------------------------------------------------------------------------------------------- */
@@ -246,7 +260,7 @@ void engine_cut_stored(struct engine *e, uint64_t applied_index);
 
 /* Start: rows in key order, from the empty key to ENGINE_ROWS_LOADED_END (rows behind it stay cold), then loaded. NULL or the
  * reason why the row cannot be (damage). */
-#define ENGINE_ROWS_LOADED_END "\x80" 
+#define ENGINE_ROWS_LOADED_END "\x80"
 const char *engine_load_row(struct engine *e, struct slice key, struct slice value);
 const char *engine_loaded(struct engine *e, uint64_t applied_index);
 

@@ -46,8 +46,8 @@ struct partition {
     uint32_t queue, number, next; /* next: in the queue, by creation */
     uint32_t cursors;             /* first cursor */
     uint32_t run_count, run_cap;
-    uint32_t last_lease_s;        /* wall time */
-    uint32_t unstored, uncut;     /* the last so many offsets are not readable from the store / in no cut yet */
+    uint32_t last_lease_s;    /* wall time */
+    uint32_t unstored, uncut; /* the last so many offsets are not readable from the store / in no cut yet */
     uint64_t tail, start;
     int64_t created_us, last_created_us;
     uint64_t bytes;
@@ -92,9 +92,9 @@ struct group {
     uint32_t number, queue, next; /* next: of the queue; number 0 = no such group */
     struct slice name;
     bool registered, conflates, dirty;
-    uint8_t mode;       /* enum subscription_mode; SUBSCRIBE_NEW is kept as FROM the registration */
-    int64_t from_us;    /* messages before are skipped */
-    uint32_t scan;      /* partitions up to this number have been looked at */
+    uint8_t mode;    /* enum subscription_mode; SUBSCRIBE_NEW is kept as FROM the registration */
+    int64_t from_us; /* messages before are skipped */
+    uint32_t scan;   /* partitions up to this number have been looked at */
     uint32_t ready_head, ready_tail, ready_count;
     int64_t ready_turn_last;
     uint64_t cursor_count;
@@ -240,11 +240,12 @@ void cursor_settle_first(struct engine *e, uint32_t at); /* the same, at the hea
 void cursor_unlist(struct engine *e, uint32_t at);
 void cursor_delay(struct engine *e, uint32_t at, int64_t due_wall_us);
 int64_t cursor_delay_due(const struct engine *e, const struct cursor *c);
-void cursor_restore(struct engine *e, uint32_t at, uint8_t state, int64_t turn_or_due); /* of a row; ready ones are listed later */
-void group_restore_ready(struct engine *e, uint32_t *cursors, uint32_t count);          /* all ready ones of one or more groups */
+void cursor_restore(struct engine *e, uint32_t at, uint8_t state,
+                    int64_t turn_or_due);                                      /* of a row; ready ones are listed later */
+void group_restore_ready(struct engine *e, uint32_t *cursors, uint32_t count); /* all ready ones of one or more groups */
 void cursor_seed(const struct engine *e, const struct group *g, const struct partition *p, struct cursor *c);
 bool cursor_pending(const struct cursor *c, const struct partition *p);
-void cursor_arm(struct engine *e, struct partition *p);  /* after an append: every group */
+void cursor_arm(struct engine *e, struct partition *p);                /* after an append: every group */
 void group_expire(struct engine *e, struct group *g, uint32_t wanted); /* due leases and delays become ready */
 void group_scan(struct engine *e, struct group *g, uint32_t wanted);   /* looks at partitions it has not seen */
 void group_recheck_delays(struct engine *e, struct group *g);
@@ -259,8 +260,8 @@ struct history *history_at(const struct engine *e, uint32_t at);
 
 /* ---- commands ---- */
 struct visible {
-    uint64_t first, end;   /* messages that may be delivered now: first <= o < end */
-    int64_t due_us;        /* none now: wall time at which some will be; 0 = not by time */
+    uint64_t first, end; /* messages that may be delivered now: first <= o < end */
+    int64_t due_us;      /* none now: wall time at which some will be; 0 = not by time */
 };
 void visible_get(const struct engine *e, const struct queue *q, const struct partition *p, uint64_t from, int64_t now_us,
                  struct visible *out);

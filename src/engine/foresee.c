@@ -8,8 +8,8 @@ static uint64_t next_wanted(const struct cursor *c, const struct partition *p)
 }
 
 /* Where a group without a cursor would begin in the lane. */
-static uint64_t seed_offset(const struct engine *e, const struct group *g, const struct partition *p, const struct pop_command *pop,
-                            int64_t now_us)
+static uint64_t seed_offset(const struct engine *e, const struct group *g, const struct partition *p,
+                            const struct pop_command *pop, int64_t now_us)
 {
     bool registered = g != NULL && g->registered;
     uint8_t mode = registered ? g->mode : pop->mode;

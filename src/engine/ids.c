@@ -68,5 +68,6 @@ bool message_id_parse(uint64_t seed, struct uuid id, uint32_t partition, uint64_
 struct uuid thing_id(uint64_t seed, enum id_space space, uint64_t number, int64_t created_us)
 {
     uint64_t spread = (seed ^ UINT64_C(0x9e3779b97f4a7c15)) * ((uint64_t)space * 2 + 1);
-    return id_build((uint64_t)(created_us / 1000), number & OFFSET_MASK, tag_make(spread, (uint32_t)(number >> 32) ^ (uint32_t)spread));
+    return id_build((uint64_t)(created_us / 1000), number & OFFSET_MASK,
+                    tag_make(spread, (uint32_t)(number >> 32) ^ (uint32_t)spread));
 }

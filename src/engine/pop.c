@@ -74,8 +74,12 @@ static void claim_collect(struct pop_work *w, const struct partition *p, uint64_
             n = fit > 0 ? fit : c->message_count == 0 ? 1 : 0;
             if (n == 0) break;
         }
-        struct delivery_piece piece = {.where = r.where, .block_bytes = r.block_bytes, .count = (uint32_t)n, .first_offset = from,
-                                       .item0 = r.item0 + (uint32_t)(from - r.first), .created_us = r.created_us};
+        struct delivery_piece piece = {.where = r.where,
+                                       .block_bytes = r.block_bytes,
+                                       .count = (uint32_t)n,
+                                       .first_offset = from,
+                                       .item0 = r.item0 + (uint32_t)(from - r.first),
+                                       .created_us = r.created_us};
         piece_add(w, c, &cap, &piece);
         w->batch_left -= (uint32_t)n;
         w->bytes_left -= (int64_t)(n * each);
@@ -215,8 +219,8 @@ static void pop_queue(struct pop_work *w, struct queue *q)
 }
 
 /* A pinned pop of a group that is not registered stores nothing until it delivers: is there something by its own seed? */
-static bool pinned_would_claim(struct engine *e, const struct queue *q, const struct partition *p, const struct pop_command *pop,
-                               int64_t now_us)
+static bool pinned_would_claim(struct engine *e, const struct queue *q, const struct partition *p,
+                               const struct pop_command *pop, int64_t now_us)
 {
     struct visible v;
     uint64_t from = p->start;

@@ -8,14 +8,14 @@ struct push_lane {
     struct queue *q;
     struct partition *p;
     const struct push_group *g;
-    uint64_t where;      /* of the group's block */
+    uint64_t where; /* of the group's block */
     uint32_t tag;
     char tag_text[8];
     uint8_t class;
-    uint64_t first;      /* the lane's tail before this command */
+    uint64_t first;                       /* the lane's tail before this command */
     int64_t created_us, now_ms, since_ms; /* since_ms: an older occurrence does not count */
-    struct run run;      /* being built; count 0 = none */
-    uint32_t item_start; /* bytes: end of the item before */
+    struct run run;                       /* being built; count 0 = none */
+    uint32_t item_start;                  /* bytes: end of the item before */
 };
 
 static void tag_write(struct push_lane *l)
@@ -77,8 +77,12 @@ static void item_store(struct push_lane *l, uint32_t i, bool named, struct dedup
     uint32_t kind = named ? 0 : RUN_BYTES_AUTO, bytes = item_end(l->g, i) - (i == 0 ? 0 : item_end(l->g, i - 1));
     if (r->count > 0 && (r->item0 + r->count != i || (r->bytes & RUN_BYTES_AUTO) != kind)) run_close(l);
     if (r->count == 0) {
-        *r = (struct run){.first = l->p->tail, .where = l->where, .created_us = l->created_us, .item0 = i,
-                          .block_bytes = (uint32_t)l->g->block.len, .bytes = kind};
+        *r = (struct run){.first = l->p->tail,
+                          .where = l->where,
+                          .created_us = l->created_us,
+                          .item0 = i,
+                          .block_bytes = (uint32_t)l->g->block.len,
+                          .bytes = kind};
     }
     uint64_t offset = r->first + r->count++;
     r->bytes += bytes;
@@ -109,7 +113,8 @@ static void lane_items(struct push_lane *l, struct push_outcome *out)
     run_close(l);
 }
 
-static void lane_push(struct engine *e, struct uuid tenant, const struct push_group *g, uint64_t where, struct push_outcome *out)
+static void lane_push(struct engine *e, struct uuid tenant, const struct push_group *g, uint64_t where,
+                      struct push_outcome *out)
 {
     struct queue *q = queue_obtain(e, tenant, g->queue);
     struct partition *p = partition_obtain(e, q, g->partition);

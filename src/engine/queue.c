@@ -191,7 +191,8 @@ static bool sink_hold_ok(struct slice s)
     if (s.len > 64) return false;
     for (size_t i = 0; i < s.len; i++) {
         char c = s.at[i];
-        bool ok = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+        bool ok =
+            (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
         if (!ok) return false;
     }
     return true;
@@ -427,7 +428,8 @@ static void queue_finish(struct engine *e, struct queue *q)
     uint32_t kept = 0;
     for (uint32_t i = 0; i < e->dead_letter_count; i++) {
         struct dead_letter *d = &e->dead_letters[i];
-        if (table_at(&e->partitions, d->partition) != NULL && ((struct partition *)table_at(&e->partitions, d->partition))->name != NULL) {
+        if (table_at(&e->partitions, d->partition) != NULL &&
+            ((struct partition *)table_at(&e->partitions, d->partition))->name != NULL) {
             e->dead_letters[kept++] = *d;
         } else {
             free((char *)(uintptr_t)d->error.at);

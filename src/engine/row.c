@@ -111,7 +111,9 @@ static void value_cursor(struct buf *b, const struct engine *e, const struct cur
     buf_u16(b, c->retries);
     buf_byte(b, (char)(c->flags & ~CURSOR_DIRTY));
     buf_byte(b, (char)c->state);
-    buf_u64(b, c->state == CURSOR_READY ? (uint64_t)c->ready_turn : c->state == CURSOR_DELAYED ? (uint64_t)cursor_delay_due(e, c) : 0);
+    buf_u64(b, c->state == CURSOR_READY     ? (uint64_t)c->ready_turn
+               : c->state == CURSOR_DELAYED ? (uint64_t)cursor_delay_due(e, c)
+                                            : 0);
     buf_byte(b, (char)((c->lease != 0 ? CURSOR_HAS_LEASE : 0) | (c->history != 0 ? CURSOR_HAS_HISTORY : 0)));
     if (c->lease != 0) {
         const struct lease *l = lease_at(e, c->lease);
@@ -179,7 +181,7 @@ static void cut_gone(struct cutter *c)
         uint32_t q = c->e->gone_queues.at[i];
         row_key_begin(&c->key, ROW_QUEUE);
         row_key_u32(&c->key, q);
-        c->rows->delete(c->rows->ctx, row_key_view(&c->key));
+        c->rows->delete (c->rows->ctx, row_key_view(&c->key));
         for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
             struct row_key to;
             row_key_begin(&c->key, kinds[k]);
@@ -335,7 +337,7 @@ static void cut_dedup(struct cutter *c)
         struct dedup_chunk *chunk = (struct dedup_chunk *)(void *)((char *)n - offsetof(struct dedup_chunk, due));
         row_key_begin(&c->key, ROW_DEDUP);
         row_key_u64(&c->key, chunk->sequence);
-        c->rows->delete(c->rows->ctx, row_key_view(&c->key));
+        c->rows->delete (c->rows->ctx, row_key_view(&c->key));
         heap_remove(&e->chunks, n);
         free(chunk);
     }
@@ -481,7 +483,8 @@ static const char *load_queue(struct engine *e, struct key_reader *k, struct val
     bool deleted = value_u8(v);
     struct slice numbers = value_bytes(v, sizeof(((struct queue_options *)0)->numbers));
     struct slice name = value_text(v), sink_hold = value_text(v), name_space = value_text(v), task = value_text(v);
-    if (v->bad || k->bad || number == 0 || number > e->queue_last || name.len > NAMES_BYTES_MAX) return "a queue row is damaged";
+    if (v->bad || k->bad || number == 0 || number > e->queue_last || name.len > NAMES_BYTES_MAX)
+        return "a queue row is damaged";
     struct queue *q = queue_add(e, number, tenant, name, created_us);
     q->messages = messages;
     q->bytes = bytes;
@@ -534,7 +537,8 @@ static const char *load_partition(struct engine *e, struct key_reader *k, struct
     uint64_t bytes = value_u64(v);
     uint32_t last_lease_s = value_u32(v);
     struct slice name = value_text(v);
-    if (v->bad || k->bad || q == NULL || number == 0 || number > e->partition_last || start > tail || name.len > NAMES_BYTES_MAX) {
+    if (v->bad || k->bad || q == NULL || number == 0 || number > e->partition_last || start > tail ||
+        name.len > NAMES_BYTES_MAX) {
         return "a partition's row is damaged";
     }
     struct partition *p = partition_add(e, q, number, name, created_us);
@@ -635,15 +639,24 @@ const char *engine_load_row(struct engine *e, struct slice key, struct slice val
     struct value_reader v = {.at = value.at, .end = value.at + value.len};
     if (key.len == 0) return "a row has no key";
     switch ((enum row_kind)(unsigned char)key.at[0]) {
-    case ROW_META: return load_meta(e, &v);
-    case ROW_QUEUE: return load_queue(e, &k, &v);
-    case ROW_GROUP: return load_group(e, &k, &v);
-    case ROW_PARTITION: return load_partition(e, &k, &v);
-    case ROW_CURSOR: return load_cursor(e, &k, &v);
-    case ROW_DEAD_LETTER: return load_dead_letter(e, &k, &v);
-    case ROW_DEDUP: return load_dedup(e, &k, value);
-    case ROW_SEGMENT: return load_segments(e, value);
-    case ROW_RUN: return NULL;
+    case ROW_META:
+        return load_meta(e, &v);
+    case ROW_QUEUE:
+        return load_queue(e, &k, &v);
+    case ROW_GROUP:
+        return load_group(e, &k, &v);
+    case ROW_PARTITION:
+        return load_partition(e, &k, &v);
+    case ROW_CURSOR:
+        return load_cursor(e, &k, &v);
+    case ROW_DEAD_LETTER:
+        return load_dead_letter(e, &k, &v);
+    case ROW_DEDUP:
+        return load_dedup(e, &k, value);
+    case ROW_SEGMENT:
+        return load_segments(e, value);
+    case ROW_RUN:
+        return NULL;
     }
     return "a row of unknown kind";
 }

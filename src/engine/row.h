@@ -17,7 +17,14 @@
 #include "base/slice.h"
 
 enum row_kind {
-    ROW_META = 1, ROW_QUEUE, ROW_GROUP, ROW_PARTITION, ROW_CURSOR, ROW_DEAD_LETTER, ROW_DEDUP, ROW_SEGMENT,
+    ROW_META = 1,
+    ROW_QUEUE,
+    ROW_GROUP,
+    ROW_PARTITION,
+    ROW_CURSOR,
+    ROW_DEAD_LETTER,
+    ROW_DEDUP,
+    ROW_SEGMENT,
     ROW_RUN = 0x81,
 };
 

@@ -5,9 +5,16 @@
 
 static void queue_show(const struct engine *e, const struct queue *q, struct queue_view *out)
 {
-    *out = (struct queue_view){.number = q->number, .tenant = q->tenant, .name = q->name, .created_us = q->created_us,
-                               .options = &q->options, .partition_count = q->partition_count, .retained_messages = q->messages,
-                               .retained_bytes = q->bytes, .dead_letters = q->dead_letters, .pushed_total = q->pushed_total};
+    *out = (struct queue_view){.number = q->number,
+                               .tenant = q->tenant,
+                               .name = q->name,
+                               .created_us = q->created_us,
+                               .options = &q->options,
+                               .partition_count = q->partition_count,
+                               .retained_messages = q->messages,
+                               .retained_bytes = q->bytes,
+                               .dead_letters = q->dead_letters,
+                               .pushed_total = q->pushed_total};
     out->id = thing_id(e->seed, ID_QUEUE, q->number, q->created_us);
 }
 
@@ -39,8 +46,8 @@ bool engine_group_next(struct engine *e, uint32_t queue, uint32_t after, struct 
     }
     if (best == 0) return false;
     const struct group *g = group_at(e, best);
-    *out = (struct group_view){.number = best, .name = g->name, .registered = g->registered, .conflates = g->conflates,
-                               .cursors = g->cursor_count};
+    *out = (struct group_view){
+        .number = best, .name = g->name, .registered = g->registered, .conflates = g->conflates, .cursors = g->cursor_count};
     return true;
 }
 
@@ -126,9 +133,14 @@ bool engine_partition_next(struct engine *e, uint32_t queue, uint32_t after, str
     uint32_t n = p == NULL ? q->partition_first : p->next;
     if (n == 0) return false;
     p = table_at(&e->partitions, n);
-    *out = (struct partition_view){.number = n, .name = partition_name(p), .created_us = p->created_us,
-                                   .last_created_us = p->last_created_us, .last_lease_us = (int64_t)p->last_lease_s * 1000000,
-                                   .start_offset = p->start, .tail_offset = p->tail, .retained_bytes = p->bytes};
+    *out = (struct partition_view){.number = n,
+                                   .name = partition_name(p),
+                                   .created_us = p->created_us,
+                                   .last_created_us = p->last_created_us,
+                                   .last_lease_us = (int64_t)p->last_lease_s * 1000000,
+                                   .start_offset = p->start,
+                                   .tail_offset = p->tail,
+                                   .retained_bytes = p->bytes};
     out->id = thing_id(e->seed, ID_PARTITION, n, p->created_us);
     struct run r;
     if (run_find(e, p, p->start, &r)) out->oldest_created_us = r.created_us;
@@ -136,8 +148,8 @@ bool engine_partition_next(struct engine *e, uint32_t queue, uint32_t after, str
     return true;
 }
 
-static void group_depth(const struct engine *e, const struct partition *p, uint32_t group, struct engine_now now, uint64_t *pending,
-                        uint64_t *processing)
+static void group_depth(const struct engine *e, const struct partition *p, uint32_t group, struct engine_now now,
+                        uint64_t *pending, uint64_t *processing)
 {
     uint32_t at = cursor_find(e, p, group);
     *pending = backlog_of(p, at == 0 ? -1 : committed_of(e, p, cursor_at(e, at)));
@@ -202,13 +214,23 @@ bool engine_dead_letter_next(struct engine *e, struct uuid tenant, struct slice 
         const struct group *g = group_at(e, d->group);
         if (q == NULL || g == NULL || !uuid_equal(q->tenant, tenant)) continue;
         if ((queue.len > 0 && !slice_equal(queue, q->name)) || (group.len > 0 && !slice_equal(group, g->name))) continue;
-        *out = (struct dead_letter_view){.queue = q->name, .partition = partition_name(p), .group = g->name, .error = d->error,
-                                         .partition_number = d->partition, .retries = d->retries, .offset = d->offset,
-                                         .created_us = d->created_us, .failed_us = d->failed_us};
+        *out = (struct dead_letter_view){.queue = q->name,
+                                         .partition = partition_name(p),
+                                         .group = g->name,
+                                         .error = d->error,
+                                         .partition_number = d->partition,
+                                         .retries = d->retries,
+                                         .offset = d->offset,
+                                         .created_us = d->created_us,
+                                         .failed_us = d->failed_us};
         out->id = thing_id(e->seed, ID_DEAD_LETTER, d->sequence, d->failed_us);
         out->message = message_id(e->seed, d->partition, d->offset, d->created_us);
-        out->piece = (struct delivery_piece){.where = d->where, .block_bytes = d->block_bytes, .item0 = d->item, .count = 1,
-                                             .first_offset = d->offset, .created_us = d->created_us};
+        out->piece = (struct delivery_piece){.where = d->where,
+                                             .block_bytes = d->block_bytes,
+                                             .item0 = d->item,
+                                             .count = 1,
+                                             .first_offset = d->offset,
+                                             .created_us = d->created_us};
         *before = d->sequence;
         return true;
     }
@@ -217,9 +239,14 @@ bool engine_dead_letter_next(struct engine *e, struct uuid tenant, struct slice 
 
 void engine_stats(const struct engine *e, struct engine_stats *out)
 {
-    *out = (struct engine_stats){.queues = e->queues.used, .partitions = e->partitions.used, .groups = e->groups.used,
-                                 .cursors = e->cursors.used, .leases = e->leases.used, .dedup_ids = e->dedup.ids,
-                                 .dead_letters = e->dead_letter_count, .runs_in_memory = e->run_count};
+    *out = (struct engine_stats){.queues = e->queues.used,
+                                 .partitions = e->partitions.used,
+                                 .groups = e->groups.used,
+                                 .cursors = e->cursors.used,
+                                 .leases = e->leases.used,
+                                 .dedup_ids = e->dedup.ids,
+                                 .dead_letters = e->dead_letter_count,
+                                 .runs_in_memory = e->run_count};
     for (uint32_t n = 1; n <= e->queue_last; n++) {
         const struct queue *q = queue_at(e, n);
         if (q == NULL) continue;

@@ -48,7 +48,8 @@ void answer_empty(struct request *r)
 
 void answer_name_too_long(struct request *r)
 {
-    answer_error(r, 413, "name_too_long", "queue name and the longer of partition and consumer group may have 411 bytes together");
+    answer_error(r, 413, "name_too_long",
+                 "queue name and the longer of partition and consumer group may have 411 bytes together");
 }
 
 bool answer_outcome(struct request *r)

@@ -63,11 +63,16 @@ static const char *const push_field_names[] = {"queue", "partition", "payload", 
 static enum push_field push_field_of(struct slice key)
 {
     switch (key.len) {
-    case 5: return memcmp(key.at, "queue", 5) == 0 ? PUSH_QUEUE : PUSH_UNKNOWN;
-    case 7: return memcmp(key.at, "payload", 7) == 0 ? PUSH_PAYLOAD : memcmp(key.at, "traceId", 7) == 0 ? PUSH_TRACE : PUSH_UNKNOWN;
-    case 9: return memcmp(key.at, "partition", 9) == 0 ? PUSH_PARTITION : PUSH_UNKNOWN;
-    case 13: return memcmp(key.at, "transactionId", 13) == 0 ? PUSH_TRANSACTION : PUSH_UNKNOWN;
-    default: return PUSH_UNKNOWN;
+    case 5:
+        return memcmp(key.at, "queue", 5) == 0 ? PUSH_QUEUE : PUSH_UNKNOWN;
+    case 7:
+        return memcmp(key.at, "payload", 7) == 0 ? PUSH_PAYLOAD : memcmp(key.at, "traceId", 7) == 0 ? PUSH_TRACE : PUSH_UNKNOWN;
+    case 9:
+        return memcmp(key.at, "partition", 9) == 0 ? PUSH_PARTITION : PUSH_UNKNOWN;
+    case 13:
+        return memcmp(key.at, "transactionId", 13) == 0 ? PUSH_TRANSACTION : PUSH_UNKNOWN;
+    default:
+        return PUSH_UNKNOWN;
     }
 }
 
@@ -76,9 +81,12 @@ static bool push_field_read(struct json *j, enum push_field field, struct push_i
     bool given;
     struct slice text = {0};
     switch (field) {
-    case PUSH_QUEUE: return json_string(j, &item->queue) && (control_free(j, item->queue) || json_fail(j, "a control character"));
-    case PUSH_PARTITION: return field_read(j, FIELD_NAME, &item->partition, &given);
-    case PUSH_PAYLOAD: return json_skip(j, &item->payload);
+    case PUSH_QUEUE:
+        return json_string(j, &item->queue) && (control_free(j, item->queue) || json_fail(j, "a control character"));
+    case PUSH_PARTITION:
+        return field_read(j, FIELD_NAME, &item->partition, &given);
+    case PUSH_PAYLOAD:
+        return json_skip(j, &item->payload);
     case PUSH_TRANSACTION:
         return field_read(j, FIELD_NAME, &item->transaction, &item->has_transaction) &&
                (item->transaction.len <= TRANSACTION_ID_BYTES_MAX || json_fail(j, "longer than 65535 bytes"));
@@ -87,7 +95,8 @@ static bool push_field_read(struct json *j, enum push_field field, struct push_i
         if (!json_skip(j, &text)) return false; /* not unescaped: no UUID has escapes */
         item->has_trace = uuid_parse(slice_make(text.at + 1, text.len - 2), &item->trace);
         return true;
-    default: return json_skip(j, NULL);
+    default:
+        return json_skip(j, NULL);
     }
 }
 
@@ -140,8 +149,8 @@ bool body_push_read(struct slice body, struct arena *arena, struct buf *items, s
 /* ---- ack ---------------------------------------------------------------------------------------------------------- */
 
 enum ack_field { ACK_TRANSACTION, ACK_PARTITION, ACK_LEASE, ACK_STATUS, ACK_ERROR, ACK_GROUP, ACK_ITEMS, ACK_UNKNOWN };
-static const char *const ack_field_names[] = {"transactionId", "partitionId", "leaseId", "status", "error",
-                                              "consumerGroup", "acknowledgments", "a field"};
+static const char *const ack_field_names[] = {"transactionId", "partitionId",   "leaseId",         "status",
+                                              "error",         "consumerGroup", "acknowledgments", "a field"};
 
 static enum ack_field ack_field_of(struct slice key)
 {
@@ -153,8 +162,10 @@ static enum ack_field ack_field_of(struct slice key)
 
 static uint8_t ack_status_of(struct slice text)
 {
-    static const struct { const char *word; uint8_t status; } words[] = {
-        {"failed", ACK_FAILED}, {"retry", ACK_RETRY}, {"dlq", ACK_DLQ}};
+    static const struct {
+        const char *word;
+        uint8_t status;
+    } words[] = {{"failed", ACK_FAILED}, {"retry", ACK_RETRY}, {"dlq", ACK_DLQ}};
     for (unsigned i = 0; i < sizeof words / sizeof words[0]; i++) {
         if (name_equals_caseless(text, words[i].word)) return words[i].status;
     }
@@ -166,15 +177,20 @@ static bool ack_field_read(struct json *j, enum ack_field field, struct ack_inpu
     bool given;
     struct slice text = {0};
     switch (field) {
-    case ACK_TRANSACTION: return field_read(j, FIELD_STRING, &item->transaction, &given);
-    case ACK_PARTITION: return field_read(j, FIELD_STRING, &item->partition, &given);
-    case ACK_LEASE: return field_read(j, FIELD_STRING, &item->lease, &given);
+    case ACK_TRANSACTION:
+        return field_read(j, FIELD_STRING, &item->transaction, &given);
+    case ACK_PARTITION:
+        return field_read(j, FIELD_STRING, &item->partition, &given);
+    case ACK_LEASE:
+        return field_read(j, FIELD_STRING, &item->lease, &given);
     case ACK_STATUS:
         if (!field_read(j, FIELD_STRING, &text, &given)) return false;
         item->status = ack_status_of(text);
         return true;
-    case ACK_ERROR: return field_read(j, FIELD_STRING, &item->error, &item->has_error);
-    default: return json_skip(j, NULL);
+    case ACK_ERROR:
+        return field_read(j, FIELD_STRING, &item->error, &item->has_error);
+    default:
+        return json_skip(j, NULL);
     }
 }
 

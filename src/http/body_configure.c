@@ -66,13 +66,16 @@ static bool number_read(struct json *j, struct option_set *s, enum queue_option 
 
 static bool label_read(struct json *j, struct option_set *s, enum queue_option o)
 {
-    struct slice *to = o == OPTION_NAMESPACE ? &s->values.name_space : o == OPTION_TASK ? &s->values.task : &s->values.sink_hold;
+    struct slice *to = o == OPTION_NAMESPACE ? &s->values.name_space
+                       : o == OPTION_TASK    ? &s->values.task
+                                             : &s->values.sink_hold;
     *to = slice_make("", 0);
     if (json_peek(j) != JSON_STRING) return json_skip(j, NULL);
     if (!json_string(j, to)) return false;
     if (name_has_control(*to)) set_error(s, "bad_request", option_rules[o].name, "a control character");
     if (o == OPTION_RETENTION_SINK_HOLD) {
-        if (!options_sink_name_ok(*to)) set_error(s, "bad_request", option_rules[o].name, "[A-Za-z0-9._-], at most 64 characters");
+        if (!options_sink_name_ok(*to))
+            set_error(s, "bad_request", option_rules[o].name, "[A-Za-z0-9._-], at most 64 characters");
     } else if (to->len > NAMES_BYTES_MAX) {
         set_error(s, "name_too_long", option_rules[o].name, "longer than 447 bytes");
     }
@@ -164,8 +167,10 @@ static void label_inherit(const struct configure_input *in, struct option_set *s
     struct slice top = o == OPTION_NAMESPACE ? in->top.values.name_space : in->top.values.task;
     if (top.len == 0) return;
     s->given |= 1u << o;
-    if (o == OPTION_NAMESPACE) s->values.name_space = top;
-    else s->values.task = top;
+    if (o == OPTION_NAMESPACE)
+        s->values.name_space = top;
+    else
+        s->values.task = top;
 }
 
 bool body_configure_read(struct slice body, struct arena *arena, struct configure_command *out, struct body_refusal *why)

@@ -181,8 +181,8 @@ void connection_refuse_raw(struct connection *c, uint32_t status, const char *re
 {
     char bytes[512];
     int n = snprintf(bytes, sizeof bytes,
-                     "HTTP/1.1 %u %s\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: %zu\r\n%s\r\n%s\n", status,
-                     reason, strlen(text) + 1, status == 429 ? "Retry-After: 1\r\n" : "", text);
+                     "HTTP/1.1 %u %s\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: %zu\r\n%s\r\n%s\n",
+                     status, reason, strlen(text) + 1, status == 429 ? "Retry-After: 1\r\n" : "", text);
     must(n > 0 && (size_t)n < sizeof bytes);
     ssize_t sent = send(c->fd, bytes, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
     (void)sent; /* the client may be gone already; the connection ends anyway */
@@ -409,8 +409,8 @@ void connection_on_completed(void *cls, struct MHD_Connection *mhd, void **conte
     c->answered_run = d->runs;
     c->request = NULL;
     r->connection = NULL;
-    metrics_count(&d->edge->metrics, r->route == NULL ? ROUTE_NONE : r->route->id, r->status != 0 ? r->status : daemon_status(mhd),
-                  loop_now_us(d->edge->loop) - r->started_us);
+    metrics_count(&d->edge->metrics, r->route == NULL ? ROUTE_NONE : r->route->id,
+                  r->status != 0 ? r->status : daemon_status(mhd), loop_now_us(d->edge->loop) - r->started_us);
     if (!r->call_pending) {
         request_give_back(r);
     } else if (r->state != REQUEST_GONE) { /* the connection broke while the broker has the call */
@@ -436,8 +436,10 @@ void connection_on_log(void *cls, const char *format, va_list args)
     if (c == NULL || c->request == NULL || c->request->state != REQUEST_HEAD || c->refused) return;
     bool large = strstr(format, "Too large value of 'Content-Length'") != NULL;
     if (!large && strstr(format, "Failed to parse `Content-Length'") == NULL) return;
-    if (large) connection_refuse_raw(c, 413, "Content Too Large", "Content-Length is too large");
-    else connection_refuse_raw(c, 400, "Bad Request", "bad Content-Length");
+    if (large)
+        connection_refuse_raw(c, 413, "Content Too Large", "Content-Length is too large");
+    else
+        connection_refuse_raw(c, 400, "Bad Request", "bad Content-Length");
     counter_add(&d->edge->metrics.refused_heads, 1);
     shutdown(c->fd, SHUT_WR);
 }

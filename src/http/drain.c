@@ -11,8 +11,10 @@ static void drain_end(struct drain *l)
     struct edge *e = l->edge;
     loop_fd_remove(e->loop, &l->watch);
     close(l->watch.fd);
-    if (l->previous != NULL) l->previous->next = l->next;
-    else e->drains = l->next;
+    if (l->previous != NULL)
+        l->previous->next = l->next;
+    else
+        e->drains = l->next;
     if (l->next != NULL) l->next->previous = l->previous;
     e->drain_count--;
     free(l);
@@ -44,10 +46,10 @@ void drain_start(struct edge *e, int fd)
     struct drain *l = calloc(1, sizeof *l);
     must(l != NULL);
     *l = (struct drain){.edge = e,
-                         .watch = {.fd = copy, .ready = drain_ready},
-                         .until_us = loop_now_us(e->loop) + EDGE_DRAIN_US,
-                         .left_bytes = EDGE_DRAIN_BYTES,
-                         .next = e->drains};
+                        .watch = {.fd = copy, .ready = drain_ready},
+                        .until_us = loop_now_us(e->loop) + EDGE_DRAIN_US,
+                        .left_bytes = EDGE_DRAIN_BYTES,
+                        .next = e->drains};
     /* The daemon still reads the socket until the answer is on its way; from then on only we do. Both only throw away. */
     if (!loop_fd_add(e->loop, &l->watch, EPOLLIN | EPOLLRDHUP)) {
         close(copy);

@@ -26,10 +26,14 @@ enum { RUNS_A_TURN = 4, FRUITLESS_MAX = 256, SWEEP_US = 1000000, STUCK_US = 2000
 static void list_remove(struct connection *c)
 {
     struct connection_queue *q = &c->edge->lists[c->list];
-    if (c->previous != NULL) c->previous->next = c->next;
-    else q->first = c->next;
-    if (c->next != NULL) c->next->previous = c->previous;
-    else q->last = c->previous;
+    if (c->previous != NULL)
+        c->previous->next = c->next;
+    else
+        q->first = c->next;
+    if (c->next != NULL)
+        c->next->previous = c->previous;
+    else
+        q->last = c->previous;
     if (c->list == LIST_RUNNING) c->daemon->running--;
     c->previous = c->next = NULL;
 }
@@ -41,8 +45,10 @@ static void list_append(struct connection *c, enum connection_list list)
     c->since_us = loop_now_us(c->edge->loop);
     c->previous = q->last;
     c->next = NULL;
-    if (q->last != NULL) q->last->next = c;
-    else q->first = c;
+    if (q->last != NULL)
+        q->last->next = c;
+    else
+        q->first = c;
     q->last = c;
     if (list == LIST_RUNNING) c->daemon->running++;
 }
@@ -133,9 +139,10 @@ static struct edge_daemon *daemon_start(struct edge *e)
     d->edge = e;
     d->mhd = MHD_start_daemon(
         MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET | MHD_USE_TURBO | MHD_USE_ERROR_LOG, 0, NULL, NULL,
-        connection_on_request, d, MHD_OPTION_EXTERNAL_LOGGER, connection_on_log, d, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)EDGE_CONNECTION_MEMORY, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)EDGE_DAEMON_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, 0u, MHD_OPTION_URI_LOG_CALLBACK, connection_on_target, d,
-        MHD_OPTION_UNESCAPE_CALLBACK, connection_on_unescape, NULL, MHD_OPTION_NOTIFY_COMPLETED, connection_on_completed, d,
+        connection_on_request, d, MHD_OPTION_EXTERNAL_LOGGER, connection_on_log, d, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)EDGE_CONNECTION_MEMORY, MHD_OPTION_CONNECTION_LIMIT, (unsigned)EDGE_DAEMON_CONNECTIONS,
+        MHD_OPTION_CONNECTION_TIMEOUT, 0u, MHD_OPTION_URI_LOG_CALLBACK, connection_on_target, d, MHD_OPTION_UNESCAPE_CALLBACK,
+        connection_on_unescape, NULL, MHD_OPTION_NOTIFY_COMPLETED, connection_on_completed, d,
 #if MHD_VERSION >= 0x00097701
         MHD_OPTION_CLIENT_DISCIPLINE_LVL, 1,
 #endif
@@ -235,8 +242,10 @@ void edge_give(struct edge *e, struct edge_socket *s)
 {
     s->edge = e;
     s->task.run = socket_take;
-    if (loop_is_mine(e->loop)) socket_take(&s->task);
-    else loop_post(e->loop, &s->task);
+    if (loop_is_mine(e->loop))
+        socket_take(&s->task);
+    else
+        loop_post(e->loop, &s->task);
 }
 
 /* ---- time --------------------------------------------------------------------------------------------------------- */
@@ -360,8 +369,10 @@ static void seed_done(struct call *call)
     buf_free(&call->answer);
     arena_free(&call->arena);
     e->seed_pending = false;
-    if (seed != 0) atomic_store_explicit(&e->http->id_seed, seed, memory_order_release);
-    else if (!e->stopping) loop_timer_set(e->loop, &e->seed_timer, loop_now_us(e->loop) + 2000);
+    if (seed != 0)
+        atomic_store_explicit(&e->http->id_seed, seed, memory_order_release);
+    else if (!e->stopping)
+        loop_timer_set(e->loop, &e->seed_timer, loop_now_us(e->loop) + 2000);
 }
 
 void edge_seed_fetch(struct edge *e)
@@ -369,7 +380,10 @@ void edge_seed_fetch(struct edge *e)
     if (e->seed_pending || e->stopping) return;
     e->seed_pending = true;
     e->seed_timer.fire = seed_fire;
-    e->seed_call = (struct call){.home = e->loop, .done = seed_done, .kind = CALL_READ, .read = seed_read,
+    e->seed_call = (struct call){.home = e->loop,
+                                 .done = seed_done,
+                                 .kind = CALL_READ,
+                                 .read = seed_read,
                                  .deadline_us = loop_now_us(e->loop) + 1000000};
     arena_init(&e->seed_call.arena);
     broker_submit(e->http->broker, &e->seed_call);

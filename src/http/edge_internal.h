@@ -27,7 +27,7 @@ struct connection {
     int fd;
     uint8_t list;
     bool watched;
-    bool refused; /* an answer was written past the daemon: it must not send another */
+    bool refused;          /* an answer was written past the daemon: it must not send another */
     uint64_t answered_run; /* the daemon's run that finished the last answer */
     int64_t since_us;
     int64_t send_by_us;
@@ -46,7 +46,7 @@ struct edge_daemon {
     uint32_t connections;
     uint32_t running; /* connections in LIST_RUNNING: asked at every run */
     bool dirty;
-    bool again;       /* this run made work for another one */
+    bool again;         /* this run made work for another one */
     uint32_t fruitless; /* runs in a row without any call of ours */
     uint64_t runs;
     struct connection *heading; /* whose request line was read last, while its head is incomplete */
@@ -72,7 +72,7 @@ struct edge {
     uint32_t daemon_count, daemon_room; /* no daemon before daemon_room has room */
     struct edge_daemon *dirty;
     struct connection_queue lists[LIST_COUNT];
-    atomic_uint connections; /* and draining sockets */
+    atomic_uint connections;   /* and draining sockets */
     uint32_t connections_peak; /* since memory was given back last */
     struct request *reserve;
     uint32_t reserve_count, pending_calls;

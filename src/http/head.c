@@ -21,10 +21,9 @@ static void head_refuse(struct head *h, uint32_t status, const char *error)
 /* RFC 9110 tchar. */
 static bool is_token(struct slice s)
 {
-    static const uint64_t table[4] = {
-        UINT64_C(0x03ff6cfa00000000), /* ! # $ % & ' * + - . 0-9 */
-        UINT64_C(0x57ffffffc7fffffe), /* A-Z ^ _ ` a-z | ~ */
-        0, 0};
+    static const uint64_t table[4] = {UINT64_C(0x03ff6cfa00000000), /* ! # $ % & ' * + - . 0-9 */
+                                      UINT64_C(0x57ffffffc7fffffe), /* A-Z ^ _ ` a-z | ~ */
+                                      0, 0};
     for (size_t i = 0; i < s.len; i++) {
         unsigned char c = (unsigned char)s.at[i];
         if ((table[c >> 6] >> (c & 63) & 1) == 0) return false;
@@ -96,7 +95,8 @@ static void field_take(struct walk *w, struct slice name, struct slice value)
             if (!h->chunked) head_refuse(h, 501, "a transfer coding other than chunked");
         }
         break;
-    default: break;
+    default:
+        break;
     }
 }
 
@@ -136,8 +136,8 @@ static void request_line_check(struct walk *w, const struct request *r, const ch
         if (c <= 0x20 || c == 0x7f) head_refuse(w->head, 400, "bad request target");
     }
     if (r->target.len == 0) head_refuse(w->head, 400, "bad request target");
-    if (HEAD_LAYOUT_KNOWN && (r->target_place != (uintptr_t)method + method_len + 1 ||
-                              (uintptr_t)version != r->target_place + r->target.len + 1)) {
+    if (HEAD_LAYOUT_KNOWN &&
+        (r->target_place != (uintptr_t)method + method_len + 1 || (uintptr_t)version != r->target_place + r->target.len + 1)) {
         head_refuse(w->head, 400, "bad request line");
     }
     w->version_1_0 = strcmp(version, "HTTP/1.0") == 0;

@@ -16,22 +16,22 @@ struct edge;
 
 /* Limits of the edge: what each bounds, and what happens there. */
 enum {
-    EDGE_DAEMON_CONNECTIONS = 512,   /* connections of one libmicrohttpd daemon; then another one is started. Bounds the walk that
+    EDGE_DAEMON_CONNECTIONS = 512, /* connections of one libmicrohttpd daemon; then another one is started. Bounds the walk that
                                         a resume costs (the daemon looks through all its suspended connections) */
-    EDGE_CONNECTION_MEMORY = 8192,   /* request head + answer head of one connection; longer heads: 431, 414 */
-    EDGE_BODY_KEEP = 32768,          /* buffers up to this stay with a request that is kept for reuse */
-    EDGE_REQUESTS_KEPT = 128,        /* requests kept for reuse by one edge */
-    EDGE_IDLE_US = 75000000,         /* a connection without a complete request line is cut after this */
-    EDGE_READ_US = 20000000,         /* head and body: at least EDGE_READ_BYTES in this time, else cut */
+    EDGE_CONNECTION_MEMORY = 8192, /* request head + answer head of one connection; longer heads: 431, 414 */
+    EDGE_BODY_KEEP = 32768,        /* buffers up to this stay with a request that is kept for reuse */
+    EDGE_REQUESTS_KEPT = 128,      /* requests kept for reuse by one edge */
+    EDGE_IDLE_US = 75000000,       /* a connection without a complete request line is cut after this */
+    EDGE_READ_US = 20000000,       /* head and body: at least EDGE_READ_BYTES in this time, else cut */
     EDGE_READ_BYTES = 4096,
-    EDGE_SEND_US = 30000000,         /* an answer must be taken within this + its size at EDGE_SEND_BYTES_S */
+    EDGE_SEND_US = 30000000, /* an answer must be taken within this + its size at EDGE_SEND_BYTES_S */
     EDGE_SEND_BYTES_S = 32768,
-    EDGE_RUN_US = 20000,             /* a call not answered by then is suspended in the daemon, its client's leaving watched */
+    EDGE_RUN_US = 20000, /* a call not answered by then is suspended in the daemon, its client's leaving watched */
     EDGE_ACCEPTS_A_TURN = 64,
-    EDGE_DRAINS_MAX = 32,           /* refused uploads whose rest is read and thrown away so that the refusal arrives */
+    EDGE_DRAINS_MAX = 32, /* refused uploads whose rest is read and thrown away so that the refusal arrives */
     EDGE_DRAIN_US = 2000000,
     EDGE_DRAIN_BYTES = 8 << 20,
-    EDGE_STOP_US = 10000000,         /* graceful stop: what is not sent by then is cut */
+    EDGE_STOP_US = 10000000, /* graceful stop: what is not sent by then is cut */
 };
 
 /* A number of one edge: written by its thread alone, read by any. */
@@ -54,9 +54,9 @@ struct http {
     struct broker *broker; /* set before the listener accepts */
     struct edge **edges;
     uint32_t edge_count;
-    int64_t started_us;             /* clock_mono_us */
-    _Atomic uint64_t id_seed;       /* of message ids; 0 until the broker told it */
-    atomic_bool stopping;           /* no new connections; every answer closes its connection */
+    int64_t started_us;       /* clock_mono_us */
+    _Atomic uint64_t id_seed; /* of message ids; 0 until the broker told it */
+    atomic_bool stopping;     /* no new connections; every answer closes its connection */
 };
 
 /* Is everything there that a request needs? Any thread. */

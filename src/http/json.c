@@ -96,7 +96,14 @@ static const char *string_check(struct json *j, const char *p, struct scan *s)
         if (*p != '\\') return json_fail(j, "a control character inside a string"), NULL;
         s->escapes = true;
         switch (p[1]) {
-        case '"': case '\\': case '/': case 'b': case 'f': case 'n': case 'r': case 't':
+        case '"':
+        case '\\':
+        case '/':
+        case 'b':
+        case 'f':
+        case 'n':
+        case 'r':
+        case 't':
             p += 2;
             break;
         case 'u':
@@ -159,11 +166,25 @@ static inline const char *scalar_check(struct json *j, const char *p)
 {
     struct scan s;
     switch (*p) {
-    case '"': return string_check(j, p, &s);
-    case 't': return literal_check(j, p, "true", 4);
-    case 'f': return literal_check(j, p, "false", 5);
-    case 'n': return literal_check(j, p, "null", 4);
-    case '-': case '0': case '1': case '2': case '3': case '4': case '5': case '6': case '7': case '8': case '9':
+    case '"':
+        return string_check(j, p, &s);
+    case 't':
+        return literal_check(j, p, "true", 4);
+    case 'f':
+        return literal_check(j, p, "false", 5);
+    case 'n':
+        return literal_check(j, p, "null", 4);
+    case '-':
+    case '0':
+    case '1':
+    case '2':
+    case '3':
+    case '4':
+    case '5':
+    case '6':
+    case '7':
+    case '8':
+    case '9':
         return number_check(j, p);
     default:
         j->at = p;
@@ -200,8 +221,8 @@ static const char *value_check(struct json *j, const char *p)
                 return json_fail(j, "nested too deeply"), NULL;
             }
             uint64_t bit = (uint64_t)1 << (depth & 63);
-            objects[depth >> 6] = object ? (depth % 64 == 0 ? 0 : objects[depth >> 6]) | bit
-                                         : (depth % 64 == 0 ? 0 : objects[depth >> 6]) & ~bit;
+            objects[depth >> 6] =
+                object ? (depth % 64 == 0 ? 0 : objects[depth >> 6]) | bit : (depth % 64 == 0 ? 0 : objects[depth >> 6]) & ~bit;
             depth++;
             p = space_skip(p + 1);
             if (*p != (object ? '}' : ']')) {
@@ -250,15 +271,32 @@ enum json_type json_peek(struct json *j)
     if (j->error != NULL) return JSON_BAD;
     j->at = space_skip(j->at);
     switch (*j->at) {
-    case '{': return JSON_OBJECT;
-    case '[': return JSON_ARRAY;
-    case '"': return JSON_STRING;
-    case 't': return JSON_TRUE;
-    case 'f': return JSON_FALSE;
-    case 'n': return JSON_NULL;
-    case '-': case '0': case '1': case '2': case '3': case '4': case '5': case '6': case '7': case '8': case '9':
+    case '{':
+        return JSON_OBJECT;
+    case '[':
+        return JSON_ARRAY;
+    case '"':
+        return JSON_STRING;
+    case 't':
+        return JSON_TRUE;
+    case 'f':
+        return JSON_FALSE;
+    case 'n':
+        return JSON_NULL;
+    case '-':
+    case '0':
+    case '1':
+    case '2':
+    case '3':
+    case '4':
+    case '5':
+    case '6':
+    case '7':
+    case '8':
+    case '9':
         return JSON_NUMBER;
-    default: return JSON_BAD;
+    default:
+        return JSON_BAD;
     }
 }
 
@@ -359,17 +397,29 @@ static bool string_unescape(struct json *j, const char *p, const char *end, stru
         p += 2;
         uint32_t code;
         switch (c) {
-        case 'b': text[len++] = '\b'; break;
-        case 'f': text[len++] = '\f'; break;
-        case 'n': text[len++] = '\n'; break;
-        case 'r': text[len++] = '\r'; break;
-        case 't': text[len++] = '\t'; break;
+        case 'b':
+            text[len++] = '\b';
+            break;
+        case 'f':
+            text[len++] = '\f';
+            break;
+        case 'n':
+            text[len++] = '\n';
+            break;
+        case 'r':
+            text[len++] = '\r';
+            break;
+        case 't':
+            text[len++] = '\t';
+            break;
         case 'u':
             p = unicode_unescape(p, &code);
             if (p == NULL) return json_fail(j, "half a surrogate pair");
             len += utf8_put(text + len, code);
             break;
-        default: text[len++] = c; break;
+        default:
+            text[len++] = c;
+            break;
         }
     }
     *out = slice_make(text, len);

@@ -44,7 +44,7 @@ bool json_string(struct json *j, struct slice *out);
 bool json_skip(struct json *j, struct slice *raw); /* raw: the value's bytes without white space around it; may be NULL */
 bool json_integer(struct json *j, int64_t *out);   /* a number without fraction and exponent that fits; else an error */
 bool json_bool(struct json *j, bool *out);
-bool json_end(struct json *j);                     /* nothing but white space is left */
+bool json_end(struct json *j); /* nothing but white space is left */
 
 bool json_fail(struct json *j, const char *error); /* sets the error unless there is one; returns false */
 

@@ -8,6 +8,7 @@
 #ifdef __cplusplus
 extern "C"
 #endif
-bool json_utf8_valid(const char *at, size_t len);
+    bool
+    json_utf8_valid(const char *at, size_t len);
 
 #endif

@@ -21,7 +21,7 @@ struct listener {
     struct loop *loop;
     struct loop_fd socket;
     struct loop_timer retry;
-    struct loop_task resume;   /* posted by other edges when a connection closed */
+    struct loop_task resume; /* posted by other edges when a connection closed */
     atomic_bool resume_posted;
     atomic_bool paused;
     bool accepting;
@@ -141,8 +141,10 @@ static void accept_some(struct listener *l)
         }
         int why = errno;
         free(s);
-        if (why == EMFILE || why == ENFILE || why == ENOMEM || why == ENOBUFS) pause_accepting(l, strerror(why));
-        else if (why == EINTR || why == ECONNABORTED || why == EPROTO) continue;
+        if (why == EMFILE || why == ENFILE || why == ENOMEM || why == ENOBUFS)
+            pause_accepting(l, strerror(why));
+        else if (why == EINTR || why == ECONNABORTED || why == EPROTO)
+            continue;
         return;
     }
 }

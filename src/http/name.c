@@ -25,7 +25,8 @@ bool name_equals_caseless(struct slice s, const char *lower)
 bool name_fits(struct slice queue, struct slice partition, struct slice group)
 {
     size_t longer = partition.len > group.len ? partition.len : group.len;
-    return queue.len <= NAMES_BYTES_MAX && longer <= NAMES_BYTES_MAX && TENANT_TEXT_BYTES + queue.len + longer <= NAMES_BYTES_MAX;
+    return queue.len <= NAMES_BYTES_MAX && longer <= NAMES_BYTES_MAX &&
+           TENANT_TEXT_BYTES + queue.len + longer <= NAMES_BYTES_MAX;
 }
 
 static int hex_digit(char c)

@@ -5,7 +5,7 @@
 #include "base/arena.h"
 #include "base/slice.h"
 
-bool name_has_control(struct slice s); /* a byte below 0x20 */
+bool name_has_control(struct slice s);                        /* a byte below 0x20 */
 bool name_equals_caseless(struct slice s, const char *lower); /* ASCII case only */
 
 /* tenant (36) + queue + the longer of partition and group fit the store's budget (NAMES_BYTES_MAX). */

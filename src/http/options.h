@@ -8,8 +8,8 @@
 struct option_rule {
     const char *name;
     bool is_bool;
-    int32_t low, high; /* numbers: the range */
-    bool clamps;       /* outside: clamped, else refused */
+    int32_t low, high;  /* numbers: the range */
+    bool clamps;        /* outside: clamped, else refused */
     int32_t zero_means; /* how a stored 0 (of a queue nobody configured) reads */
 };
 extern const struct option_rule option_rules[OPTION_COUNT];

@@ -61,12 +61,25 @@ static char *escape_put(char *p, unsigned char c)
     static const char hex[] = "0123456789abcdef";
     *p++ = '\\';
     switch (c) {
-    case '"': case '\\': *p++ = (char)c; break;
-    case '\b': *p++ = 'b'; break;
-    case '\f': *p++ = 'f'; break;
-    case '\n': *p++ = 'n'; break;
-    case '\r': *p++ = 'r'; break;
-    case '\t': *p++ = 't'; break;
+    case '"':
+    case '\\':
+        *p++ = (char)c;
+        break;
+    case '\b':
+        *p++ = 'b';
+        break;
+    case '\f':
+        *p++ = 'f';
+        break;
+    case '\n':
+        *p++ = 'n';
+        break;
+    case '\r':
+        *p++ = 'r';
+        break;
+    case '\t':
+        *p++ = 't';
+        break;
     default:
         memcpy(p, "u00", 3);
         p[3] = hex[c >> 4];
@@ -184,8 +197,10 @@ void render_time_us(struct buf *out, int64_t wall_us)
 
 void render_time_us_or_null(struct buf *out, int64_t wall_us)
 {
-    if (wall_us == 0) buf_text(out, "null");
-    else render_time_us(out, wall_us);
+    if (wall_us == 0)
+        buf_text(out, "null");
+    else
+        render_time_us(out, wall_us);
 }
 
 /* ---- numbers and pieces of the hot answers -------------------------------------------------------------------------- */
@@ -232,7 +247,6 @@ void render_push_line(struct buf *out, const struct push_line *line)
 
 /* ---- pop ---------------------------------------------------------------------------------------------------------- */
 
-
 static void claim_tail_render(struct buf *out, const struct pop_answer *a, const struct claim *c)
 {
     buf_text(out, "\",\"partitionId\":\"");
@@ -240,8 +254,10 @@ static void claim_tail_render(struct buf *out, const struct pop_answer *a, const
     buf_text(out, "\",\"partition\":");
     render_text(out, c->partition_name);
     buf_text(out, ",\"leaseId\":");
-    if (a->auto_ack) buf_text(out, "\"\"");
-    else render_uuid(out, a->lease);
+    if (a->auto_ack)
+        buf_text(out, "\"\"");
+    else
+        render_uuid(out, a->lease);
     buf_text(out, ",\"consumerGroup\":");
     render_text(out, a->group);
     buf_text(out, ",\"deliveryAttempt\":");
@@ -249,7 +265,8 @@ static void claim_tail_render(struct buf *out, const struct pop_answer *a, const
     buf_text(out, ",\"offset\":");
 }
 
-static void message_render(struct buf *out, const struct push_item *item, struct uuid id, struct slice created, struct slice tail)
+static void message_render(struct buf *out, const struct push_item *item, struct uuid id, struct slice created,
+                           struct slice tail)
 {
     size_t transaction_max = item->flags & ITEM_TRANSACTION ? item->transaction.len * 6 : UUID_TEXT;
     char *begin = buf_reserve(out, 320 + transaction_max + item->payload.len + item->subject.len * 6 + tail.len), *p = begin;
@@ -308,8 +325,10 @@ static void pop_head_render(struct buf *out, const struct pop_answer *a)
     buf_text(out, ",\"partitionId\":\"");
     if (c != NULL) buf_decimal(out, c->partition);
     buf_text(out, "\",\"leaseId\":");
-    if (c == NULL || a->auto_ack) buf_text(out, "\"\"");
-    else render_uuid(out, a->lease);
+    if (c == NULL || a->auto_ack)
+        buf_text(out, "\"\"");
+    else
+        render_uuid(out, a->lease);
     buf_text(out, ",\"consumerGroup\":");
     render_text(out, a->group);
     buf_text(out, ",\"messages\":[");

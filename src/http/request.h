@@ -19,7 +19,13 @@ struct connection;
 struct route;
 
 enum request_state {
-    REQUEST_HEAD, REQUEST_BODY, REQUEST_RUNNING, REQUEST_PARKED, REQUEST_ANSWERED, REQUEST_SENDING, REQUEST_GONE,
+    REQUEST_HEAD,
+    REQUEST_BODY,
+    REQUEST_RUNNING,
+    REQUEST_PARKED,
+    REQUEST_ANSWERED,
+    REQUEST_SENDING,
+    REQUEST_GONE,
 };
 
 enum { REQUEST_PARAMS_MAX = 2, REQUEST_QUERY_MAX = 24 };
@@ -32,8 +38,8 @@ struct request {
     /* Kept when a request is reused: buffers, and what its counts make meaningless. */
     struct query_pair query[REQUEST_QUERY_MAX];
     struct buf target_bytes;
-    struct buf body;     /* followed by JSON_PAD zero bytes */
-    struct buf out;      /* the answer */
+    struct buf body; /* followed by JSON_PAD zero bytes */
+    struct buf out;  /* the answer */
     struct buf command;
 
 #define REQUEST_CLEARED_FROM edge /* from here on all is zero at the start, but for the memory of call.arena */
@@ -43,7 +49,7 @@ struct request {
     struct request *next;          /* of the edge's reserve */
     enum request_state state;
     bool call_pending;
-    bool close;     /* the connection ends with this answer */
+    bool close; /* the connection ends with this answer */
     bool chunked;
     int64_t started_us; /* request line seen */
     int64_t run_us;     /* handed to the route */
@@ -51,8 +57,8 @@ struct request {
     /* what was asked */
     const struct route *route; /* NULL: none of ours */
     struct uuid tenant;
-    struct slice target;       /* raw, in target_bytes */
-    uintptr_t target_place;    /* where the daemon has it: for the check of the head's layout */
+    struct slice target;                     /* raw, in target_bytes */
+    uintptr_t target_place;                  /* where the daemon has it: for the check of the head's layout */
     struct slice params[REQUEST_PARAMS_MAX]; /* of the path, decoded */
     uint32_t query_count;
     uint64_t body_wanted; /* Content-Length; UINT64_MAX for a chunked body */
@@ -66,7 +72,7 @@ struct request {
     const char *allow;
 
     /* the call */
-    struct call call; /* call.arena is the request's arena */
+    struct call call;                 /* call.arena is the request's arena */
     void (*after)(struct request *r); /* renders the answer from the finished call */
     void *route_data;                 /* in the arena */
 };

@@ -159,8 +159,10 @@ void route_find(struct request *r, const char *method)
         r->route = route;
         return;
     }
-    if (known) answer_wrong_method(r, path);
-    else answer_no_route(r, path);
+    if (known)
+        answer_wrong_method(r, path);
+    else
+        answer_no_route(r, path);
 }
 
 /* ---- query -------------------------------------------------------------------------------------------------------- */

@@ -8,16 +8,31 @@
 #include "http/request.h"
 
 enum route_id {
-    ROUTE_PUSH, ROUTE_POP_QUEUE, ROUTE_POP_PARTITION, ROUTE_POP_DISCOVERY, ROUTE_ACK, ROUTE_ACK_BATCH, ROUTE_EXTEND,
-    ROUTE_CONFIGURE, ROUTE_QUEUE_DELETE, ROUTE_QUEUE_LIST, ROUTE_QUEUE_DETAIL, ROUTE_QUEUE_DEPTH, ROUTE_DLQ,
-    ROUTE_HEALTH, ROUTE_STATUS, ROUTE_METRICS, ROUTE_PROMETHEUS, ROUTE_STATS_REFRESH,
+    ROUTE_PUSH,
+    ROUTE_POP_QUEUE,
+    ROUTE_POP_PARTITION,
+    ROUTE_POP_DISCOVERY,
+    ROUTE_ACK,
+    ROUTE_ACK_BATCH,
+    ROUTE_EXTEND,
+    ROUTE_CONFIGURE,
+    ROUTE_QUEUE_DELETE,
+    ROUTE_QUEUE_LIST,
+    ROUTE_QUEUE_DETAIL,
+    ROUTE_QUEUE_DEPTH,
+    ROUTE_DLQ,
+    ROUTE_HEALTH,
+    ROUTE_STATUS,
+    ROUTE_METRICS,
+    ROUTE_PROMETHEUS,
+    ROUTE_STATS_REFRESH,
     ROUTE_NONE, /* refused before a route was known, or no such route */
     ROUTE_COUNT
 };
 
 struct route {
     enum route_id id;
-    const char *label;   /* for metrics */
+    const char *label; /* for metrics */
     const char *method;
     const char *pattern; /* `:` stands for one segment: a parameter */
     bool head;           /* HEAD is answered like GET, without the body */

@@ -63,8 +63,8 @@ static struct slice error_cut(struct slice text)
 static void item_plan(struct ack_plan *p, const struct ack_input *in, struct buf *command)
 {
     struct ack_plan_item *item = &p->items[p->count++];
-    struct ack_item out = {.status = in->status, .transaction = in->transaction, .error = error_cut(in->error),
-                           .has_error = in->has_error};
+    struct ack_item out = {
+        .status = in->status, .transaction = in->transaction, .error = error_cut(in->error), .has_error = in->has_error};
     *item = (struct ack_plan_item){.transaction = in->transaction, .partition = in->partition};
     if (!digits_read(in->partition, &out.partition)) {
         item->fate = ITEM_NO_NUMBER;
@@ -205,8 +205,10 @@ static void extend_render(struct request *r, uint32_t renewed, int64_t expires_w
     buf_printf(&r->out, ",\"success\":%s,\"renewed\":%u", renewed > 0 ? "true" : "false", renewed);
     for (unsigned i = 0; i < 3; i++) {
         buf_text(&r->out, keys[i]);
-        if (renewed == 0) buf_text(&r->out, "null");
-        else render_time_ms(&r->out, expires_wall_us);
+        if (renewed == 0)
+            buf_text(&r->out, "null");
+        else
+            render_time_ms(&r->out, expires_wall_us);
     }
     buf_byte(&r->out, '}');
     answer_json(r, 200);

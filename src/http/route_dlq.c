@@ -32,8 +32,10 @@ static void payload_render(struct buf *out, struct broker *b, struct arena *scra
     push_group_item(&piece.group, v->piece.item0, &item);
     struct slice payload = item.payload.len == 0 ? slice_of("null") : item.payload;
     buf_text(out, ",\"transactionId\":");
-    if (item.flags & ITEM_TRANSACTION) render_text(out, item.transaction);
-    else render_uuid(out, v->message);
+    if (item.flags & ITEM_TRANSACTION)
+        render_text(out, item.transaction);
+    else
+        render_uuid(out, v->message);
     buf_text(out, ",\"data\":");
     buf_slice(out, payload);
     buf_text(out, ",\"payload\":");

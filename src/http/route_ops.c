@@ -34,8 +34,9 @@ static void health_read(struct http *h, struct broker_health *out)
 
 static void raft_render(struct buf *out, const struct broker_health *b)
 {
-    buf_printf(out, "{\"role\":\"%s\",\"leader\":%s,\"term\":%llu,\"applied\":%llu,\"commit\":%llu,\"lag\":0,\"storageReady\":%s", b->role,
-               b->leader ? "true" : "false", (unsigned long long)b->term, (unsigned long long)b->applied,
+    buf_printf(out,
+               "{\"role\":\"%s\",\"leader\":%s,\"term\":%llu,\"applied\":%llu,\"commit\":%llu,\"lag\":0,\"storageReady\":%s",
+               b->role, b->leader ? "true" : "false", (unsigned long long)b->term, (unsigned long long)b->applied,
                (unsigned long long)b->commit, b->storage_ready ? "true" : "false");
 }
 
@@ -59,7 +60,8 @@ void route_status(struct request *r)
 
 void route_metrics(struct request *r)
 {
-    static const enum route_id work[] = {ROUTE_PUSH, ROUTE_POP_QUEUE, ROUTE_POP_PARTITION, ROUTE_POP_DISCOVERY, ROUTE_ACK, ROUTE_ACK_BATCH};
+    static const enum route_id work[] = {ROUTE_PUSH,          ROUTE_POP_QUEUE, ROUTE_POP_PARTITION,
+                                         ROUTE_POP_DISCOVERY, ROUTE_ACK,       ROUTE_ACK_BATCH};
     struct edge_metrics *m = arena_zero(request_arena(r), sizeof *m);
     struct broker_health b;
     uint64_t requests = 0;
@@ -70,8 +72,11 @@ void route_metrics(struct request *r)
     buf_printf(&r->out, "{\"uptime\":%lld,\"requests\":{\"total\":%llu,\"rate\":0},\"messages\":{\"total\":%llu,\"rate\":0},",
                (long long)((clock_mono_us() - r->http->started_us) / 1000000), (unsigned long long)requests,
                (unsigned long long)messages);
-    buf_printf(&r->out, "\"memory\":{\"rss\":%llu,\"heapTotal\":0,\"heapUsed\":0,\"external\":0,\"arrayBuffers\":0},\"cpu\":{\"user\":0,\"system\":0},"
-               "\"engine\":\"raft\",\"raft\":", (unsigned long long)ops_resident_bytes());
+    buf_printf(&r->out,
+               "\"memory\":{\"rss\":%llu,\"heapTotal\":0,\"heapUsed\":0,\"external\":0,\"arrayBuffers\":0},\"cpu\":{\"user\":0,"
+               "\"system\":0},"
+               "\"engine\":\"raft\",\"raft\":",
+               (unsigned long long)ops_resident_bytes());
     raft_render(&r->out, &b);
     buf_text(&r->out, ",\"quorumAckMs\":0}}");
     answer_json(r, 200);

@@ -31,8 +31,9 @@ struct pop_query {
 static bool integers_read(struct request *r, struct pop_query *q)
 {
     bool given;
-    if (!query_int(r, "batch", &q->batch, &q->batch_given) || !query_int(r, "partitions", &q->partitions, &q->partitions_given) ||
-        !query_int(r, "timeout", &q->timeout_ms, &given) || !query_int(r, "leaseSeconds", &q->lease_seconds, &given)) {
+    if (!query_int(r, "batch", &q->batch, &q->batch_given) ||
+        !query_int(r, "partitions", &q->partitions, &q->partitions_given) || !query_int(r, "timeout", &q->timeout_ms, &given) ||
+        !query_int(r, "leaseSeconds", &q->lease_seconds, &given)) {
         return false;
     }
     if (q->timeout_ms >= 0) return true;
@@ -60,7 +61,9 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high)
 /* False: an answer was set. */
 static bool query_read(struct request *r, struct pop_query *q)
 {
-    *q = (struct pop_query){.batch = POP_BATCH_DEFAULT, .partitions = 1, .timeout_ms = r->http->config->pop_timeout_ms,
+    *q = (struct pop_query){.batch = POP_BATCH_DEFAULT,
+                            .partitions = 1,
+                            .timeout_ms = r->http->config->pop_timeout_ms,
                             .group = slice_of(QUEUE_MODE_GROUP)};
     if (!integers_read(r, q) || !booleans_read(r, q)) return false;
     struct slice group = {0};
@@ -92,8 +95,8 @@ static bool query_read(struct request *r, struct pop_query *q)
 
 static bool mode_is_new(struct slice text)
 {
-    return name_equals_caseless(text, "new") || name_equals_caseless(text, "new-only") || name_equals_caseless(text, "new_only") ||
-           name_equals_caseless(text, "newonly");
+    return name_equals_caseless(text, "new") || name_equals_caseless(text, "new-only") ||
+           name_equals_caseless(text, "new_only") || name_equals_caseless(text, "newonly");
 }
 
 /* Where a group starts that the broker does not know yet. Queue mode always starts at the beginning. */
@@ -102,11 +105,15 @@ static void subscription_read(struct request *r, const struct pop_query *q, stru
     struct slice mode = {0}, from = {0};
     p->mode = SUBSCRIBE_ALL;
     if (!q->group_given || slice_is(q->group, QUEUE_MODE_GROUP)) return;
-    if (query_text(r, "subscriptionMode", &mode)) p->mode = mode_is_new(mode) ? SUBSCRIBE_NEW : SUBSCRIBE_ALL;
-    else p->mode = r->http->config->subscribe_all ? SUBSCRIBE_ALL : SUBSCRIBE_NEW;
+    if (query_text(r, "subscriptionMode", &mode))
+        p->mode = mode_is_new(mode) ? SUBSCRIBE_NEW : SUBSCRIBE_ALL;
+    else
+        p->mode = r->http->config->subscribe_all ? SUBSCRIBE_ALL : SUBSCRIBE_NEW;
     if (!query_text(r, "subscriptionFrom", &from)) return;
-    if (name_equals_caseless(from, "now")) p->mode = SUBSCRIBE_NEW;
-    else if (isotime_parse(from, &p->from_us)) p->mode = SUBSCRIBE_FROM;
+    if (name_equals_caseless(from, "now"))
+        p->mode = SUBSCRIBE_NEW;
+    else if (isotime_parse(from, &p->from_us))
+        p->mode = SUBSCRIBE_FROM;
 }
 
 static void pop_after(struct request *r)
@@ -170,8 +177,10 @@ void route_pop_queue(struct request *r)
     struct pop_query q;
     struct pop_command p = {.scope = POP_QUEUE, .queue = r->params[0]};
     if (!query_read(r, &q)) return;
-    if (!name_fits(p.queue, slice_make("", 0), q.group)) answer_name_too_long(r);
-    else pop_submit(r, &q, &p);
+    if (!name_fits(p.queue, slice_make("", 0), q.group))
+        answer_name_too_long(r);
+    else
+        pop_submit(r, &q, &p);
 }
 
 void route_pop_partition(struct request *r)
@@ -179,8 +188,10 @@ void route_pop_partition(struct request *r)
     struct pop_query q;
     struct pop_command p = {.scope = POP_PARTITION, .queue = r->params[0], .partition = r->params[1]};
     if (!query_read(r, &q)) return;
-    if (!name_fits(p.queue, p.partition, q.group)) answer_name_too_long(r);
-    else pop_submit(r, &q, &p);
+    if (!name_fits(p.queue, p.partition, q.group))
+        answer_name_too_long(r);
+    else
+        pop_submit(r, &q, &p);
 }
 
 void route_pop_discovery(struct request *r)
@@ -190,7 +201,10 @@ void route_pop_discovery(struct request *r)
     if (!query_read(r, &q)) return;
     bool labelled = query_text(r, "namespace", &p.name_space);
     labelled |= query_text(r, "task", &p.task);
-    if (!labelled) answer_pop_refusal(r, "namespace or task is required");
-    else if (!name_fits(p.name_space, slice_make("", 0), q.group) || !name_fits(p.task, slice_make("", 0), q.group)) answer_name_too_long(r);
-    else pop_submit(r, &q, &p);
+    if (!labelled)
+        answer_pop_refusal(r, "namespace or task is required");
+    else if (!name_fits(p.name_space, slice_make("", 0), q.group) || !name_fits(p.task, slice_make("", 0), q.group))
+        answer_name_too_long(r);
+    else
+        pop_submit(r, &q, &p);
 }

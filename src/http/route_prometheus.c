@@ -36,14 +36,15 @@ static void single(struct buf *out, const char *name, const char *type, const ch
 }
 
 /* A histogram of `count` buckets: bucket i ends at first_us * 2^i, the last one is open. `label` is "" or ends with a comma. */
-static void histogram(struct buf *out, const char *name, const char *label, const uint64_t *buckets, uint32_t count, uint64_t first_us,
-                      uint64_t us_total)
+static void histogram(struct buf *out, const char *name, const char *label, const uint64_t *buckets, uint32_t count,
+                      uint64_t first_us, uint64_t us_total)
 {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < count; i++) {
         sum += buckets[i];
         if (i + 1 < count) {
-            buf_printf(out, "%s_bucket{%sle=\"%g\"} %llu\n", name, label, (double)(first_us << i) / 1e6, (unsigned long long)sum);
+            buf_printf(out, "%s_bucket{%sle=\"%g\"} %llu\n", name, label, (double)(first_us << i) / 1e6,
+                       (unsigned long long)sum);
         } else {
             buf_printf(out, "%s_bucket{%sle=\"+Inf\"} %llu\n", name, label, (unsigned long long)sum);
         }
@@ -51,7 +52,8 @@ static void histogram(struct buf *out, const char *name, const char *label, cons
     int label_len = (int)strlen(label);
     char braces[128] = "";
     if (label_len > 0) snprintf(braces, sizeof braces, "{%.*s}", label_len - 1, label);
-    buf_printf(out, "%s_sum%s %.6f\n%s_count%s %llu\n", name, braces, (double)us_total / 1e6, name, braces, (unsigned long long)sum);
+    buf_printf(out, "%s_sum%s %.6f\n%s_count%s %llu\n", name, braces, (double)us_total / 1e6, name, braces,
+               (unsigned long long)sum);
 }
 
 /* ---- the group's part ------------------------------------------------------------------------------------------------ */
@@ -93,7 +95,8 @@ static void queue_render(struct queue_families *f, struct engine *e, const struc
     f->shown++;
     f->lanes += q->partition_count;
     const char *const kinds[] = {"pending", "processing", "retained"};
-    const uint64_t numbers[] = {n.pending - (n.processing < n.pending ? n.processing : n.pending), n.processing, q->retained_messages};
+    const uint64_t numbers[] = {n.pending - (n.processing < n.pending ? n.processing : n.pending), n.processing,
+                                q->retained_messages};
     for (unsigned i = 0; i < 3; i++) {
         buf_text(&f->depth, "queen_queue_depth");
         queue_labels(&f->depth, q);
@@ -123,7 +126,8 @@ static void raft_families(struct buf *out, const struct broker_metrics *m)
     single(out, "queen_raft_admit_bytes", "gauge", "Bytes of request bodies admitted now.", m->admitted_bytes);
     family(out, "queen_raft_admit_total", "counter", "Requests at the admission.");
     value(out, "queen_raft_admit_total", "{outcome=\"refused\"}", m->admit_refused_total);
-    single(out, "queen_raft_slow_commands_total", "counter", "Entries that took 50 ms or more from proposal to effect.", m->slow_commands_total);
+    single(out, "queen_raft_slow_commands_total", "counter", "Entries that took 50 ms or more from proposal to effect.",
+           m->slow_commands_total);
     single(out, "queen_parked_long_polls", "gauge", "Long polls waiting for a message.", m->parked);
     family(out, "queen_raft_log_fsync_seconds", "histogram", "Time of a log sync.");
     histogram(out, "queen_raft_log_fsync_seconds", "", m->log.sync_buckets, 24, 16, m->log.sync_us_total);
@@ -208,7 +212,8 @@ static void process_families(struct buf *out, struct http *h, const struct edge_
 {
     uint32_t connections = 0;
     for (uint32_t i = 0; i < h->edge_count; i++) connections += edge_connections(h->edges[i]);
-    uint64_t pops = metrics_requests(m, ROUTE_POP_QUEUE) + metrics_requests(m, ROUTE_POP_PARTITION) + metrics_requests(m, ROUTE_POP_DISCOVERY);
+    uint64_t pops = metrics_requests(m, ROUTE_POP_QUEUE) + metrics_requests(m, ROUTE_POP_PARTITION) +
+                    metrics_requests(m, ROUTE_POP_DISCOVERY);
     family(out, "queen_uptime_seconds", "gauge", "Since the process started.");
     seconds(out, "queen_uptime_seconds", "", (uint64_t)(clock_mono_us() - h->started_us));
     single(out, "queen_process_resident_memory_bytes", "gauge", "Resident memory.", ops_resident_bytes());
@@ -224,7 +229,8 @@ static void process_families(struct buf *out, struct http *h, const struct edge_
     single(out, "queen_http_connections_suspended", "gauge", "Connections whose call takes long.", counter_get(&m->parked));
     single(out, "queen_http_connections_cut_total", "counter", "Connections cut for being slow.", counter_get(&m->cut_slow));
     single(out, "queen_http_polls_left_total", "counter", "Long polls whose client left.", counter_get(&m->left_while_parked));
-    single(out, "queen_http_heads_refused_total", "counter", "Requests refused for their head.", counter_get(&m->refused_heads));
+    single(out, "queen_http_heads_refused_total", "counter", "Requests refused for their head.",
+           counter_get(&m->refused_heads));
 }
 
 static void prometheus_render(struct request *r, struct slice group_part)

@@ -50,7 +50,8 @@ static uint32_t *table_slot(const struct push_plan *p, struct slice queue, struc
     for (;; at = (at + 1) & p->table_mask) {
         uint32_t g = p->table[at];
         if (g == 0) return &p->table[at];
-        if (slice_equal(p->groups[g - 1].partition, partition) && slice_equal(p->groups[g - 1].queue, queue)) return &p->table[at];
+        if (slice_equal(p->groups[g - 1].partition, partition) && slice_equal(p->groups[g - 1].queue, queue))
+            return &p->table[at];
     }
 }
 
@@ -101,8 +102,10 @@ static bool plan_make(struct push_plan *p, struct arena *arena, const struct pus
         uint32_t before = p->group_count;
         last = group_find(p, arena, &items[i], last);
         if (p->group_count > before && !name_fits(items[i].queue, items[i].partition, slice_make("", 0))) return false;
-        p->answers[i] = (struct push_answer){.transaction = items[i].transaction, .group = last,
-                                             .number = p->groups[last].count++, .has_transaction = items[i].has_transaction};
+        p->answers[i] = (struct push_answer){.transaction = items[i].transaction,
+                                             .group = last,
+                                             .number = p->groups[last].count++,
+                                             .has_transaction = items[i].has_transaction};
     }
     for (uint32_t i = 0, start = 0; i < p->group_count; i++) {
         p->groups[i].start = start;
@@ -137,7 +140,8 @@ static void command_write(struct request *r, const struct push_plan *p, const st
     for (uint32_t g = 0; g < p->group_count; g++) {
         const struct push_group_plan *group = &p->groups[g];
         push_group_begin(&w, group->queue, group->partition, group->count);
-        for (uint32_t k = group->start; k < group->start + group->count; k++) item_write(&w, &items[order == NULL ? k : order[k]]);
+        for (uint32_t k = group->start; k < group->start + group->count; k++)
+            item_write(&w, &items[order == NULL ? k : order[k]]);
         push_group_end(&w);
     }
     push_end(&w);

@@ -196,8 +196,10 @@ static void list_read(struct call *c, struct engine *e, struct engine_now now)
     buf_text(out, "{\"queues\":[");
     for (size_t n = views.len / sizeof q; n-- > 0;) {
         memcpy(&q, views.at + n * sizeof q, sizeof q);
-        if (query->lanes) lanes_row(out, &q);
-        else list_row(out, e, &q, now);
+        if (query->lanes)
+            lanes_row(out, &q);
+        else
+            list_row(out, e, &q, now);
         if (n > 0) buf_byte(out, ',');
     }
     buf_free(&views);
@@ -314,7 +316,7 @@ void route_queue_detail(struct request *r)
 /* ---- depth ----------------------------------------------------------------------------------------------------------- */
 
 struct depth {
-    uint32_t group;     /* 0: the worst of the named groups */
+    uint32_t group; /* 0: the worst of the named groups */
     bool named, unknown, conflates;
     uint64_t pending, processing, lanes_pending, lanes_ready;
 };
@@ -333,7 +335,8 @@ static void depth_group_find(struct depth *d, struct engine *e, uint32_t queue, 
     }
 }
 
-static void depth_lane(struct depth *d, struct engine *e, const struct partition_view *p, struct engine_now now, struct buf *out)
+static void depth_lane(struct depth *d, struct engine *e, const struct partition_view *p, struct engine_now now,
+                       struct buf *out)
 {
     uint64_t pending = p->tail_offset - p->start_offset, processing = 0; /* a group nobody knows wants everything */
     if (!d->unknown) engine_lane_depth(e, p->number, d->group, now, &pending, &processing);
@@ -370,8 +373,10 @@ static void depth_read(struct call *c, struct engine *e, struct engine_now now)
     uint64_t ready = d.pending - d.processing;
     field_text(out, "{\"queue\":", q.name);
     buf_text(out, ",\"group\":");
-    if (group->len > 0) render_text(out, *group);
-    else buf_text(out, "null");
+    if (group->len > 0)
+        render_text(out, *group);
+    else
+        buf_text(out, "null");
     field_number(out, ",\"pending\":", d.pending);
     field_number(out, ",\"processing\":", d.processing);
     field_number(out, ",\"ready\":", ready);

@@ -206,14 +206,16 @@ static void say_listening(const struct serve *s)
 {
     const char *host = s->config.host;
     bool six = strchr(host, ':') != NULL;
-    log_info("listening on http://%s%s%s:%u (no authentication; set HOST to listen elsewhere)", six ? "[" : "", host, six ? "]" : "",
-             listener_port(s->listener));
+    log_info("listening on http://%s%s%s:%u (no authentication; set HOST to listen elsewhere)", six ? "[" : "", host,
+             six ? "]" : "", listener_port(s->listener));
 }
 
 static int fail(int code, const char *what, const struct buf *error)
 {
-    if (error == NULL || error->len == 0) log_error("%s", what);
-    else log_error("%s%.*s", what, (int)error->len, error->at);
+    if (error == NULL || error->len == 0)
+        log_error("%s", what);
+    else
+        log_error("%s%.*s", what, (int)error->len, error->at);
     return code;
 }
 

@@ -7,7 +7,7 @@
 #include "replica/replica_inner.h"
 
 enum {
-    RUN_ENTRIES_MAX = 512,     /* of one run; the rest is the hook's, so that a replay leaves the loop alive */
+    RUN_ENTRIES_MAX = 512, /* of one run; the rest is the hook's, so that a replay leaves the loop alive */
     RUN_BYTES_MAX = 8 << 20,
     BODY_SPARE_BYTES = 1 << 20, /* of the buffer for cold bodies, kept between turns */
 };
@@ -21,7 +21,8 @@ static bool body_get(struct replica *r, const struct slot *s, struct slice *body
     char *at = buf_reserve(&r->body, s->len + 1);
     if (log_read(r->log, s->pos, s->len, at) != LOG_OK) {
         char what[160];
-        snprintf(what, sizeof what, "%.80s: the entry at position %llu cannot be read back", r->log_dir, (unsigned long long)s->pos);
+        snprintf(what, sizeof what, "%.80s: the entry at position %llu cannot be read back", r->log_dir,
+                 (unsigned long long)s->pos);
         replica_fail(r, what);
         return false;
     }

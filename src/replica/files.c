@@ -118,15 +118,17 @@ enum log_status identity_load(const char *dir, struct identity *out, bool *found
     buf_byte(&text, '\0');
     char cluster[UUID_TEXT + 1];
     unsigned format = 0;
-    int n = sscanf(text.at, "queen identity %u\ncluster %36s\nnode %" SCNu64 "\ngeneration %" SCNu64, &format, cluster, &out->node,
-                   &out->generation);
+    int n = sscanf(text.at, "queen identity %u\ncluster %36s\nnode %" SCNu64 "\ngeneration %" SCNu64, &format, cluster,
+                   &out->node, &out->generation);
     bool good = n == 4 && format == 1 && uuid_parse(slice_of(cluster), &out->cluster) && out->node != 0;
     if (good) identity_text(out, &again);
     if (n >= 1 && format > 1) {
         buf_printf(error, "%s/identity: has format %u, this program reads format 1: use a newer version of it", dir, format);
         status = LOG_DAMAGED;
     } else if (!good || text.len != again.len + 1 || memcmp(text.at, again.at, again.len) != 0) {
-        buf_printf(error, "%s/identity: damaged (offset 0): restore it from a backup; without it the node does not know who it is", dir);
+        buf_printf(error,
+                   "%s/identity: damaged (offset 0): restore it from a backup; without it the node does not know who it is",
+                   dir);
         status = LOG_DAMAGED;
     }
     buf_free(&text);
@@ -167,7 +169,8 @@ enum log_status conf_load(const char *dir, struct conf *out, bool *found, struct
         buf_printf(error, "%s/configuration: damaged (offset 0): restore it from a backup", dir);
         status = LOG_DAMAGED;
     } else if (format != 1) {
-        buf_printf(error, "%s/configuration: has format %" PRIu32 ", this program reads format 1: use a newer version of it", dir, format);
+        buf_printf(error, "%s/configuration: has format %" PRIu32 ", this program reads format 1: use a newer version of it",
+                   dir, format);
         status = LOG_DAMAGED;
     } else {
         out->index = index;

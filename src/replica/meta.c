@@ -52,8 +52,8 @@ static enum log_status page_take(struct meta *m, int i, ssize_t len, bool *valid
              (p.version & 1) == (uint64_t)i;
     if (!*valid) return LOG_OK;
     if (p.format != META_FORMAT) {
-        buf_printf(error, "%s/meta-%d: has format %" PRIu32 ", this program reads format %d: use a newer version of it", m->dir, i,
-                   p.format, META_FORMAT);
+        buf_printf(error, "%s/meta-%d: has format %" PRIu32 ", this program reads format %d: use a newer version of it", m->dir,
+                   i, p.format, META_FORMAT);
         return LOG_DAMAGED;
     }
     if (p.version <= m->version) return LOG_OK;
@@ -93,7 +93,8 @@ enum log_status meta_open(struct meta *m, const char *dir, struct buf *error)
         if (status != LOG_OK) return status;
     }
     for (int i = 0; i < 2; i++) {
-        if (damaged[i] && m->version != 0) log_warn("%s/meta-%d: not whole, a write to it was cut short; meta-%d counts", dir, i, 1 - i);
+        if (damaged[i] && m->version != 0)
+            log_warn("%s/meta-%d: not whole, a write to it was cut short; meta-%d counts", dir, i, 1 - i);
     }
     return LOG_OK;
 }

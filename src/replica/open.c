@@ -32,7 +32,8 @@ void open_record(void *ctx, const struct log_record *rec)
     uint64_t term_before = rec->index > r->ring.first && fits ? ring_at(&r->ring, rec->index - 1)->term : 0;
     if (!fits) r->open_fault = "does not follow the entry before it";
     if (fits && rec->term < term_before) r->open_fault = "has a lower term than the entry before it";
-    if (rec->type != RAFT_COMMAND && rec->type != RAFT_BARRIER && rec->type != RAFT_CHANGE) r->open_fault = "has an unknown type";
+    if (rec->type != RAFT_COMMAND && rec->type != RAFT_BARRIER && rec->type != RAFT_CHANGE)
+        r->open_fault = "has an unknown type";
     if (r->open_fault != NULL) {
         r->open_index = rec->index;
         return;
@@ -77,7 +78,8 @@ static enum log_status log_start(struct replica *r, struct buf *error)
     r->marks.spacing = r->o.segment_bytes / 16;
     enum log_status status = log_open(&r->log, &o, error);
     if (status != LOG_OK || r->open_fault == NULL) return status;
-    buf_printf(error, "%s: damaged: entry %" PRIu64 " %s; restore the directory from a backup", r->log_dir, r->open_index, r->open_fault);
+    buf_printf(error, "%s: damaged: entry %" PRIu64 " %s; restore the directory from a backup", r->log_dir, r->open_index,
+               r->open_fault);
     return LOG_DAMAGED;
 }
 
@@ -102,7 +104,8 @@ static enum log_status refuse(struct buf *error, const struct replica *r, const 
 static enum log_status creating_check(struct replica *r, const struct found *f, struct buf *error)
 {
     if (!f->identity && r->ring.next > 0) return refuse(error, r, "identity", "is missing, but there are entries in the log");
-    if (!f->identity && (r->meta.files > 0 || f->conf)) return refuse(error, r, "identity", "is missing, but other files of a node are there");
+    if (!f->identity && (r->meta.files > 0 || f->conf))
+        return refuse(error, r, "identity", "is missing, but other files of a node are there");
     return LOG_OK;
 }
 
@@ -121,14 +124,18 @@ static enum log_status used_check(struct replica *r, const struct found *f, stru
     }
     uint64_t first_wanted = applied == 0 ? 1 : applied;
     if (r->ring.first != first_wanted) {
-        snprintf(why, sizeof why, "begins at entry %" PRIu64 ", but entry %" PRIu64 " is wanted: the store (applied up to %" PRIu64
-                 ") and the log do not belong together", r->ring.first, first_wanted, applied);
+        snprintf(why, sizeof why,
+                 "begins at entry %" PRIu64 ", but entry %" PRIu64 " is wanted: the store (applied up to %" PRIu64
+                 ") and the log do not belong together",
+                 r->ring.first, first_wanted, applied);
         return refuse(error, r, "log", why);
     }
     const struct slot *s = ring_at(&r->ring, r->ring.first);
     if (applied > 0 && s->term != r->o.applied_term) {
-        snprintf(why, sizeof why, "entry %" PRIu64 " has term %" PRIu64 ", but the store has applied it with term %" PRIu64
-                 ": store and log do not belong together", applied, s->term, r->o.applied_term);
+        snprintf(why, sizeof why,
+                 "entry %" PRIu64 " has term %" PRIu64 ", but the store has applied it with term %" PRIu64
+                 ": store and log do not belong together",
+                 applied, s->term, r->o.applied_term);
         return refuse(error, r, "log", why);
     }
     if (applied == 0 && s->type != RAFT_CHANGE) return refuse(error, r, "log", "its first entry is not a configuration");
@@ -235,7 +242,8 @@ static enum log_status entries_make(struct replica *r, struct raft_entry **out, 
         e->buf.len = s->len;
         e->buf.base = e->batch = raft_malloc(s->len == 0 ? 1 : s->len);
         must(e->batch != NULL);
-        if (log_read(r->log, s->pos, s->len, e->buf.base) != LOG_OK) return refuse(error, r, "log", "an entry cannot be read back");
+        if (log_read(r->log, s->pos, s->len, e->buf.base) != LOG_OK)
+            return refuse(error, r, "log", "an entry cannot be read back");
     }
     return LOG_OK;
 }
@@ -247,11 +255,12 @@ static void entries_free(struct raft_entry *entries, unsigned n)
 }
 
 /* The configuration that raft will start with: the last one in the log, else the stored one. */
-static enum log_status conf_last(struct replica *r, const struct raft_entry *entries, unsigned n, struct raft_configuration *out,
-                                 struct buf *error)
+static enum log_status conf_last(struct replica *r, const struct raft_entry *entries, unsigned n,
+                                 struct raft_configuration *out, struct buf *error)
 {
     for (unsigned i = n; i-- > 0;) {
-        if (entries[i].type == RAFT_CHANGE) return conf_decode(r, slice_make(entries[i].buf.base, entries[i].buf.len), out, error);
+        if (entries[i].type == RAFT_CHANGE)
+            return conf_decode(r, slice_make(entries[i].buf.base, entries[i].buf.len), out, error);
     }
     return conf_decode(r, buf_view(&r->conf.encoded), out, error);
 }
@@ -266,14 +275,17 @@ static enum log_status term_begin(struct replica *r, const struct raft_configura
     uint64_t last_term = r->ring.next > r->ring.first ? ring_at(&r->ring, ring_last(r))->term : r->o.applied_term;
     bool only_voter = alone(c, r->identity.node);
     const char *newest = (r->meta.version & 1) != 0 ? "meta-1" : "meta-0";
-    if (last_term > r->meta.term && !only_voter) return refuse(error, r, newest, "holds an older term than the log's last entry");
+    if (last_term > r->meta.term && !only_voter)
+        return refuse(error, r, newest, "holds an older term than the log's last entry");
     if (last_term > r->meta.term)
-        log_warn("%s/%s: holds an older term than the log's last entry; the log's counts, since this is the only voter", r->dir, newest);
+        log_warn("%s/%s: holds an older term than the log's last entry; the log's counts, since this is the only voter", r->dir,
+                 newest);
     if (!only_voter) return LOG_OK;
     return meta_write(&r->meta, (last_term > r->meta.term ? last_term : r->meta.term) + 1, r->identity.node, error);
 }
 
-static enum log_status raft_begin(struct replica *r, struct raft_entry *entries, unsigned n, const char *address, struct buf *error)
+static enum log_status raft_begin(struct replica *r, struct raft_entry *entries, unsigned n, const char *address,
+                                  struct buf *error)
 {
     must(raft_init(&r->raft, NULL, NULL, r->identity.node, address) == 0);
     r->raft_open = true;

@@ -55,14 +55,16 @@ static void snapshot_tell(struct replica *r, uint64_t index)
     struct raft_buffer encoded = {.base = r->conf.encoded.at, .len = r->conf.encoded.len};
     struct raft_event event = {
         .type = RAFT_SNAPSHOT,
-        .snapshot = {.metadata = {.index = index, .term = marks_find(&r->marks, index)->term, .configuration_index = r->conf.index},
-                     .trailing = TRAILING_ENTRIES}};
+        .snapshot = {
+            .metadata = {.index = index, .term = marks_find(&r->marks, index)->term, .configuration_index = r->conf.index},
+            .trailing = TRAILING_ENTRIES}};
     must(raft_configuration_decode(&encoded, &event.snapshot.metadata.configuration) == 0);
     int rv = step_run(r, &event); /* takes the configuration */
     if (rv != 0) replica_fail(r, raft_strerror(rv));
 }
 
-void replica_stored(struct replica *r, uint64_t index, bool (*wanted)(void *ctx, uint64_t first_pos, uint64_t end_pos), void *ctx)
+void replica_stored(struct replica *r, uint64_t index, bool (*wanted)(void *ctx, uint64_t first_pos, uint64_t end_pos),
+                    void *ctx)
 {
     if (index == 0 || index < r->stored) return;
     must(index <= r->applied);

@@ -43,7 +43,7 @@ struct replica_options {
     uint64_t applied_index, applied_term, applied_pos;
     void *ctx;
     void (*apply)(void *ctx, uint64_t index, uint64_t term, uint64_t pos, struct slice body);
-    void (*applied_batch)(void *ctx);              /* after a run of apply calls (end of a turn's commits) */
+    void (*applied_batch)(void *ctx);                /* after a run of apply calls (end of a turn's commits) */
     void (*role)(void *ctx, enum replica_role role); /* on change; REPLICA_LEADER only when all recovered entries are applied */
     void (*lost)(void *ctx);
     void (*failed)(void *ctx, const char *what);
@@ -71,7 +71,8 @@ uint64_t replica_in_flight_entries(const struct replica *r);
 
 /* The store is durable up to `index` (an applied entry): the log before it is not needed for recovery any more. `wanted` as in
  * log_trim. */
-void replica_stored(struct replica *r, uint64_t index, bool (*wanted)(void *ctx, uint64_t first_pos, uint64_t end_pos), void *ctx);
+void replica_stored(struct replica *r, uint64_t index, bool (*wanted)(void *ctx, uint64_t first_pos, uint64_t end_pos),
+                    void *ctx);
 /* Position at which a scan must begin to find every record after `index` (an applied one). To be stored with `index`. */
 uint64_t replica_scan_pos(const struct replica *r, uint64_t index);
 

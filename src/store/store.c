@@ -24,7 +24,7 @@
 #include "store/store_inner.h"
 
 enum {
-    OPEN_BYTES = 1 << 20, /* free space asked for at start */
+    OPEN_BYTES = 1 << 20,      /* free space asked for at start */
     WRITE_BYTES_MAX = 4 << 20, /* of merged batches; one larger batch is written alone */
     SPARE_BATCHES_MAX = 4,     /* kept for reuse ... */
     SPARE_BYTES_MAX = 1 << 20, /* ... unless they have grown larger than this */
@@ -46,9 +46,9 @@ struct store {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    struct batch_list waiting, written;          /* under the lock */
-    struct store_batch *flushed, **flushed_end;  /* under the lock; linked by next_flush */
-    bool closing, posted;                        /* under the lock */
+    struct batch_list waiting, written;         /* under the lock */
+    struct store_batch *flushed, **flushed_end; /* under the lock; linked by next_flush */
+    bool closing, posted;                       /* under the lock */
     struct loop_task task;
 
     /* Of the store thread. */
@@ -455,8 +455,8 @@ static enum store_status format_check(struct store *s, struct buf *error)
     } else if (status == STORE_OK) {
         memcpy(&format, row.at, sizeof format);
         if (format != STORE_FORMAT) {
-            buf_printf(error, "%s: the data has format %u and this program reads format %u: use a %s version of it", s->dir, format,
-                       STORE_FORMAT, format > STORE_FORMAT ? "newer" : "matching");
+            buf_printf(error, "%s: the data has format %u and this program reads format %u: use a %s version of it", s->dir,
+                       format, STORE_FORMAT, format > STORE_FORMAT ? "newer" : "matching");
             status = STORE_DAMAGED;
         }
     }

@@ -32,38 +32,37 @@ static const struct clock_shift *shift;
 static int64_t base_ns; /* true monotonic time when the file was mapped */
 static pthread_once_t shift_once = PTHREAD_ONCE_INIT;
 
-static int64_t true_ns(clockid_t id) {
+static int64_t true_ns(clockid_t id)
+{
     struct timespec now;
     syscall(SYS_clock_gettime, id, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-static void shift_map(void) {
+static void shift_map(void)
+{
     const char *path = getenv("QFAULT_CLOCK");
-    if (!path || !*path)
-        return;
+    if (!path || !*path) return;
     int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
-    if (fd < 0)
-        fault_die("cannot open QFAULT_CLOCK", path);
+    if (fd < 0) fault_die("cannot open QFAULT_CLOCK", path);
     struct stat st;
-    if (fstat(fd, &st) != 0 || st.st_size < (off_t)sizeof *shift)
-        fault_die("QFAULT_CLOCK is too short", path);
+    if (fstat(fd, &st) != 0 || st.st_size < (off_t)sizeof *shift) fault_die("QFAULT_CLOCK is too short", path);
     long at = syscall(SYS_mmap, NULL, sizeof *shift, PROT_READ, MAP_SHARED, fd, 0L);
-    if (at == -1)
-        fault_die("cannot map QFAULT_CLOCK", path);
+    if (at == -1) fault_die("cannot map QFAULT_CLOCK", path);
     syscall(SYS_close, fd);
     base_ns = true_ns(CLOCK_MONOTONIC);
     shift = (const struct clock_shift *)at;
 }
 
-static int64_t drift_ns(int64_t ppm) {
+static int64_t drift_ns(int64_t ppm)
+{
     return ppm ? (int64_t)((__int128)(true_ns(CLOCK_MONOTONIC) - base_ns) * ppm / 1000000) : 0;
 }
 
-static int64_t clock_extra_ns(clockid_t id) {
+static int64_t clock_extra_ns(clockid_t id)
+{
     pthread_once(&shift_once, shift_map);
-    if (!shift)
-        return 0;
+    if (!shift) return 0;
     switch (id) {
     case CLOCK_REALTIME:
     case CLOCK_REALTIME_COARSE:
@@ -80,10 +79,10 @@ static int64_t clock_extra_ns(clockid_t id) {
     }
 }
 
-__attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct timespec *out) {
+__attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct timespec *out)
+{
     long result = syscall(SYS_clock_gettime, id, out);
-    if (result != 0)
-        return (int)result;
+    if (result != 0) return (int)result;
     int64_t extra = clock_extra_ns(id);
     if (extra != 0) {
         int64_t now = (int64_t)out->tv_sec * 1000000000 + out->tv_nsec + extra;
@@ -93,21 +92,20 @@ __attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct ti
     return 0;
 }
 
-__attribute__((visibility("default"))) int gettimeofday(struct timeval *restrict out, void *restrict zone) {
+__attribute__((visibility("default"))) int gettimeofday(struct timeval *restrict out, void *restrict zone)
+{
     struct timespec now;
-    if (clock_gettime(CLOCK_REALTIME, &now) != 0)
-        return -1;
-    if (zone)
-        memset(zone, 0, sizeof(struct timezone));
+    if (clock_gettime(CLOCK_REALTIME, &now) != 0) return -1;
+    if (zone) memset(zone, 0, sizeof(struct timezone));
     out->tv_sec = now.tv_sec;
     out->tv_usec = now.tv_nsec / 1000;
     return 0;
 }
 
-__attribute__((visibility("default"))) time_t time(time_t *out) {
+__attribute__((visibility("default"))) time_t time(time_t *out)
+{
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    if (out)
-        *out = now.tv_sec;
+    if (out) *out = now.tv_sec;
     return now.tv_sec;
 }

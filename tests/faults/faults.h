@@ -123,10 +123,10 @@ enum fault_op {
 };
 
 struct fault_verdict {
-    int error;          /* 0: go on */
-    size_t bytes_max;   /* a write or read is cut to so many bytes; SIZE_MAX: whole */
+    int error;        /* 0: go on */
+    size_t bytes_max; /* a write or read is cut to so many bytes; SIZE_MAX: whole */
     bool kill_after;
-    bool lie;           /* a sync answers ok without being done */
+    bool lie; /* a sync answers ok without being done */
 };
 
 /* Counts the call, stalls if a rule says so, and says what shall happen. */

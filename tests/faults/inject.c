@@ -46,9 +46,9 @@ struct rule {
 };
 
 static const char *const op_names[FAULT_OP_COUNT] = {
-    [FAULT_OPEN] = "open",         [FAULT_READ] = "read",         [FAULT_WRITE] = "write",       [FAULT_FSYNC] = "fsync",
-    [FAULT_FDATASYNC] = "fdatasync", [FAULT_DIRSYNC] = "dirsync", [FAULT_RENAME] = "rename",     [FAULT_UNLINK] = "unlink",
-    [FAULT_TRUNCATE] = "truncate", [FAULT_ALLOCATE] = "allocate", [FAULT_MKDIR] = "mkdir",       [FAULT_LINK] = "link",
+    [FAULT_OPEN] = "open",           [FAULT_READ] = "read",         [FAULT_WRITE] = "write",   [FAULT_FSYNC] = "fsync",
+    [FAULT_FDATASYNC] = "fdatasync", [FAULT_DIRSYNC] = "dirsync",   [FAULT_RENAME] = "rename", [FAULT_UNLINK] = "unlink",
+    [FAULT_TRUNCATE] = "truncate",   [FAULT_ALLOCATE] = "allocate", [FAULT_MKDIR] = "mkdir",   [FAULT_LINK] = "link",
     [FAULT_CLOSE] = "close",
 };
 
@@ -56,8 +56,8 @@ static const struct {
     const char *name;
     int value;
 } error_names[] = {
-    {"EIO", EIO},     {"ENOSPC", ENOSPC}, {"EMFILE", EMFILE}, {"ENFILE", ENFILE},
-    {"EDQUOT", EDQUOT}, {"EROFS", EROFS}, {"EACCES", EACCES}, {"EINTR", EINTR},
+    {"EIO", EIO},       {"ENOSPC", ENOSPC}, {"EMFILE", EMFILE}, {"ENFILE", ENFILE},
+    {"EDQUOT", EDQUOT}, {"EROFS", EROFS},   {"EACCES", EACCES}, {"EINTR", EINTR},
 };
 
 static pthread_mutex_t rules_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -65,29 +65,27 @@ static struct rule rules[RULES_MAX];
 static size_t rule_count;
 static struct stat control_seen;
 
-static uint32_t parse_op(const char *name) {
-    if (strcmp(name, "sync") == 0)
-        return 1u << FAULT_FSYNC | 1u << FAULT_FDATASYNC;
+static uint32_t parse_op(const char *name)
+{
+    if (strcmp(name, "sync") == 0) return 1u << FAULT_FSYNC | 1u << FAULT_FDATASYNC;
     for (unsigned i = 0; i < FAULT_OP_COUNT; i++)
-        if (strcmp(name, op_names[i]) == 0)
-            return 1u << i;
+        if (strcmp(name, op_names[i]) == 0) return 1u << i;
     fault_die("unknown op in a fault rule", name);
 }
 
-static int parse_errno(const char *name) {
+static int parse_errno(const char *name)
+{
     for (size_t i = 0; i < sizeof error_names / sizeof error_names[0]; i++)
-        if (strcmp(name, error_names[i].name) == 0)
-            return error_names[i].value;
+        if (strcmp(name, error_names[i].name) == 0) return error_names[i].value;
     int value = atoi(name);
-    if (value <= 0)
-        fault_die("unknown errno in a fault rule", name);
+    if (value <= 0) fault_die("unknown errno in a fault rule", name);
     return value;
 }
 
-static void parse_word(struct rule *rule, char *word) {
+static void parse_word(struct rule *rule, char *word)
+{
     char *value = strchr(word, '=');
-    if (!value)
-        fault_die("fault rule word without =", word);
+    if (!value) fault_die("fault rule word without =", word);
     *value++ = 0;
     if (strcmp(word, "op") == 0)
         rule->ops = parse_op(value);
@@ -111,23 +109,21 @@ static void parse_word(struct rule *rule, char *word) {
         fault_die("unknown word in a fault rule", word);
 }
 
-static void parse_line(char *line) {
-    if (*line == 0 || *line == '#')
-        return;
-    if (rule_count == RULES_MAX)
-        fault_die("too many fault rules", line);
+static void parse_line(char *line)
+{
+    if (*line == 0 || *line == '#') return;
+    if (rule_count == RULES_MAX) fault_die("too many fault rules", line);
     struct rule *rule = &rules[rule_count];
     *rule = (struct rule){.path = "*", .nth = 1, .times = 1, .bytes_max = SIZE_MAX};
     char *rest = line;
     for (char *word = strsep(&rest, " "); word; word = strsep(&rest, " "))
-        if (*word)
-            parse_word(rule, word);
-    if (rule->ops == 0)
-        fault_die("fault rule without op", rule->path);
+        if (*word) parse_word(rule, word);
+    if (rule->ops == 0) fault_die("fault rule without op", rule->path);
     rule_count++;
 }
 
-static void control_read(const char *path) {
+static void control_read(const char *path)
+{
     struct stat st;
     if (stat(path, &st) != 0) {
         rule_count = 0;
@@ -142,38 +138,36 @@ static void control_read(const char *path) {
     static char text[CONTROL_BYTES_MAX];
     int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
     long len = fd >= 0 ? syscall(SYS_read, fd, text, sizeof text - 1) : -1;
-    if (len < 0)
-        fault_die("cannot read", path);
+    if (len < 0) fault_die("cannot read", path);
     syscall(SYS_close, fd);
     text[len] = 0;
     char *rest = text;
-    for (char *line = strsep(&rest, "\n"); line; line = strsep(&rest, "\n"))
-        parse_line(line);
+    for (char *line = strsep(&rest, "\n"); line; line = strsep(&rest, "\n")) parse_line(line);
 }
 
-static void fired_note(const char *control, enum fault_op op, const char *path) {
+static void fired_note(const char *control, enum fault_op op, const char *path)
+{
     char name[FAULT_PATH_MAX + 16];
     char line[FAULT_PATH_MAX + 32];
     snprintf(name, sizeof name, "%s.fired", control);
     int len = snprintf(line, sizeof line, "%s %s\n", op_names[op], path);
     int fd = (int)syscall(SYS_openat, AT_FDCWD, name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (fd < 0 || syscall(SYS_write, fd, line, (size_t)len) != len)
-        fault_die("cannot note a fault in", name);
+    if (fd < 0 || syscall(SYS_write, fd, line, (size_t)len) != len) fault_die("cannot note a fault in", name);
     syscall(SYS_close, fd);
     stat_add(STAT_FAULTS, 1);
 }
 
-static void stall(long ms) {
+static void stall(long ms)
+{
     struct timespec left = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
-    while (syscall(SYS_nanosleep, &left, &left) != 0 && errno == EINTR)
-        continue;
+    while (syscall(SYS_nanosleep, &left, &left) != 0 && errno == EINTR) continue;
 }
 
-struct fault_verdict fault_check(enum fault_op op, const char *path) {
+struct fault_verdict fault_check(enum fault_op op, const char *path)
+{
     struct fault_verdict verdict = {.bytes_max = SIZE_MAX};
     const char *control = getenv("QFAULT_CONTROL");
-    if (!control || !*control)
-        return verdict;
+    if (!control || !*control) return verdict;
     int error_before = errno;
     long stall_ms = 0;
     bool kill_before = false;
@@ -182,26 +176,20 @@ struct fault_verdict fault_check(enum fault_op op, const char *path) {
     control_read(control);
     for (size_t i = 0; i < rule_count; i++) {
         struct rule *rule = &rules[i];
-        if (!(rule->ops & 1u << op) || fnmatch(rule->path, path, 0) != 0)
-            continue;
-        if (++rule->seen < rule->nth || (rule->times && rule->fired >= rule->times))
-            continue;
+        if (!(rule->ops & 1u << op) || fnmatch(rule->path, path, 0) != 0) continue;
+        if (++rule->seen < rule->nth || (rule->times && rule->fired >= rule->times)) continue;
         rule->fired++;
         fired_note(control, op, path);
         stall_ms += rule->stall_ms;
         kill_before |= rule->kill_before;
         verdict.kill_after |= rule->kill_after;
         verdict.lie |= rule->lie;
-        if (rule->error)
-            verdict.error = rule->error;
-        if (rule->bytes_max < verdict.bytes_max)
-            verdict.bytes_max = rule->bytes_max;
+        if (rule->error) verdict.error = rule->error;
+        if (rule->bytes_max < verdict.bytes_max) verdict.bytes_max = rule->bytes_max;
     }
     pthread_mutex_unlock(&rules_lock);
-    if (stall_ms > 0)
-        stall(stall_ms);
-    if (kill_before)
-        fault_kill_self();
+    if (stall_ms > 0) stall(stall_ms);
+    if (kill_before) fault_kill_self();
     errno = error_before;
     return verdict;
 }

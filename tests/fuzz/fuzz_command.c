@@ -39,15 +39,24 @@ static bool command_ok(const struct command *c)
     struct uuid lease;
     uint64_t seed;
     switch (c->kind) {
-    case COMMAND_PUSH: return push_ok(c);
-    case COMMAND_POP: return pop_decode(c, &pop) && name_ok(pop.queue) && name_ok(pop.partition) && name_ok(pop.group);
-    case COMMAND_ACK: return ack_decode(c, &ack) && name_ok(ack.group);
-    case COMMAND_EXTEND: return extend_decode(c, &extend);
-    case COMMAND_CONFIGURE: return configure_decode(c, &configure) && name_ok(configure.queue);
-    case COMMAND_QUEUE_DELETE: return queue_delete_decode(c, &d);
-    case COMMAND_CLAIM_RETURN: return claim_return_decode(c, &lease);
-    case COMMAND_INIT: return init_decode(c, &seed);
-    default: return false;
+    case COMMAND_PUSH:
+        return push_ok(c);
+    case COMMAND_POP:
+        return pop_decode(c, &pop) && name_ok(pop.queue) && name_ok(pop.partition) && name_ok(pop.group);
+    case COMMAND_ACK:
+        return ack_decode(c, &ack) && name_ok(ack.group);
+    case COMMAND_EXTEND:
+        return extend_decode(c, &extend);
+    case COMMAND_CONFIGURE:
+        return configure_decode(c, &configure) && name_ok(configure.queue);
+    case COMMAND_QUEUE_DELETE:
+        return queue_delete_decode(c, &d);
+    case COMMAND_CLAIM_RETURN:
+        return claim_return_decode(c, &lease);
+    case COMMAND_INIT:
+        return init_decode(c, &seed);
+    default:
+        return false;
     }
 }
 
@@ -64,7 +73,8 @@ static bool entry_ok(struct slice entry)
     return head.log_us >= 0 && head.log_us < INT64_C(1) << 52 && head.wall_us > 0 && head.wall_us < INT64_C(1) << 52;
 }
 
-static void nothing_scanned(void *ctx, struct slice from, struct slice to, bool (*row)(void *, struct slice, struct slice), void *row_ctx)
+static void nothing_scanned(void *ctx, struct slice from, struct slice to, bool (*row)(void *, struct slice, struct slice),
+                            void *row_ctx)
 {
     (void)ctx, (void)from, (void)to, (void)row, (void)row_ctx;
 }
@@ -76,7 +86,8 @@ static void block_of(void *ctx, uint64_t where, uint32_t bytes, char *out)
 
 static struct hash128_pair applied(struct slice entry)
 {
-    struct engine_options o = {.cold = {.ctx = (void *)(uintptr_t)entry.at, .scan = nothing_scanned, .block = block_of}, .segment_shift = 20};
+    struct engine_options o = {.cold = {.ctx = (void *)(uintptr_t)entry.at, .scan = nothing_scanned, .block = block_of},
+                               .segment_shift = 20};
     struct engine *e = engine_new(&o);
     if (engine_apply(e, 1, 0, entry, NULL) != NULL) abort();
     while (engine_housekeep(e)) continue;

@@ -135,10 +135,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         abort();
     }
     switch (data[0] & 3) {
-    case 0: push_try(text, &arena); break;
-    case 1: ack_try(text, &arena); break;
-    case 2: configure_try(text, &arena); break;
-    default: must(body_extend_read(text, &arena) >= 1); break;
+    case 0:
+        push_try(text, &arena);
+        break;
+    case 1:
+        ack_try(text, &arena);
+        break;
+    case 2:
+        configure_try(text, &arena);
+        break;
+    default:
+        must(body_extend_read(text, &arena) >= 1);
+        break;
     }
     arena_free(&arena);
     free(copy);

@@ -104,7 +104,8 @@ static void kit_delete_range(void *ctx, struct slice from, struct slice to)
     while (at < s->count && slice_compare(buf_view(&s->rows[at].key), to) < 0) kit_row_drop(s, at);
 }
 
-static void kit_scan(void *ctx, struct slice from, struct slice to, bool (*row)(void *, struct slice, struct slice), void *row_ctx)
+static void kit_scan(void *ctx, struct slice from, struct slice to, bool (*row)(void *, struct slice, struct slice),
+                     void *row_ctx)
 {
     struct kit *k = ctx;
     for (size_t at = kit_row_place(&k->store, from); at < k->store.count; at++) {
@@ -163,9 +164,11 @@ static void kit_text_result(struct kit *k, const struct engine_result *r)
     } else if (r->kind == COMMAND_POP) {
         for (uint32_t i = 0; i < r->pop.count; i++) {
             const struct claim *c = &r->pop.claims[i];
-            buf_printf(b, " [p%u a%u %lu..%lu n%u", c->partition, c->attempt, c->first_offset, c->last_offset, c->message_count);
+            buf_printf(b, " [p%u a%u %lu..%lu n%u", c->partition, c->attempt, c->first_offset, c->last_offset,
+                       c->message_count);
             for (uint32_t j = 0; j < c->piece_count; j++) {
-                buf_printf(b, " %lu+%u/%u@%ld", c->pieces[j].first_offset, c->pieces[j].count, c->pieces[j].item0, c->pieces[j].created_us);
+                buf_printf(b, " %lu+%u/%u@%ld", c->pieces[j].first_offset, c->pieces[j].count, c->pieces[j].item0,
+                           c->pieces[j].created_us);
             }
             buf_text(b, "]");
         }
@@ -303,8 +306,14 @@ static __attribute__((unused)) struct uuid kit_lease(uint32_t n)
 
 static __attribute__((unused)) struct pop_command kit_pop_of(const char *queue, const char *group, uint32_t lease)
 {
-    return (struct pop_command){.tenant = KIT_TENANT, .lease_id = kit_lease(lease), .scope = POP_QUEUE, .mode = SUBSCRIBE_ALL,
-                                .batch = 100, .partitions = 1, .group = slice_of(group), .queue = slice_of(queue)};
+    return (struct pop_command){.tenant = KIT_TENANT,
+                                .lease_id = kit_lease(lease),
+                                .scope = POP_QUEUE,
+                                .mode = SUBSCRIBE_ALL,
+                                .batch = 100,
+                                .partitions = 1,
+                                .group = slice_of(group),
+                                .queue = slice_of(queue)};
 }
 
 static __attribute__((unused)) void kit_pop(struct kit *k, const struct pop_command *p)
@@ -315,11 +324,12 @@ static __attribute__((unused)) void kit_pop(struct kit *k, const struct pop_comm
 }
 
 /* One item; lease 0 = not fenced. */
-static __attribute__((unused)) uint8_t kit_ack(struct kit *k, const char *group, uint32_t partition, uint32_t lease, const char *id,
-                                               enum ack_status status)
+static __attribute__((unused)) uint8_t kit_ack(struct kit *k, const char *group, uint32_t partition, uint32_t lease,
+                                               const char *id, enum ack_status status)
 {
     struct buf b = {0};
-    struct ack_item item = {.partition = partition, .status = (uint8_t)status, .fenced = lease != 0, .transaction = slice_of(id)};
+    struct ack_item item = {
+        .partition = partition, .status = (uint8_t)status, .fenced = lease != 0, .transaction = slice_of(id)};
     if (lease != 0) item.lease = kit_lease(lease);
     ack_begin(&b, KIT_TENANT, slice_of(group), 1);
     ack_item_add(&b, &item);

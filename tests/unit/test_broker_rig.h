@@ -43,7 +43,7 @@ struct shot {
     int64_t done_us;
 };
 
-#define outer(ptr, type, member) ((type *)(void *)((char *)(ptr) - offsetof(type, member)))
+#define outer(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
 static const struct uuid rig_tenant = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
 
@@ -302,7 +302,9 @@ static inline struct shot *pop_start(struct rig *r, struct pop_wish wish)
     s->call.pop = (struct pop_command){
         .tenant = rig_tenant,
         .lease_id = uuid_mint(clock_wall_us()),
-        .scope = wish.queue == NULL ? POP_DISCOVERY : wish.lane != NULL ? POP_PARTITION : POP_QUEUE,
+        .scope = wish.queue == NULL  ? POP_DISCOVERY
+                 : wish.lane != NULL ? POP_PARTITION
+                                     : POP_QUEUE,
         .mode = wish.from_new ? SUBSCRIBE_NEW : SUBSCRIBE_ALL,
         .conflation = (uint8_t)wish.conflation,
         .auto_ack = wish.auto_ack,
@@ -360,8 +362,11 @@ static inline struct shot *ack_start(struct rig *r, const struct shot *pop, enum
                 struct uuid id = message_id(seed, c->partition, c->pieces[k].first_offset + m, c->pieces[k].created_us);
                 char text[UUID_TEXT];
                 uuid_text(id, text);
-                struct ack_item item = {.partition = c->partition, .status = (uint8_t)status, .fenced = 1,
-                                        .lease = pop->call.pop.lease_id, .transaction = slice_make(text, UUID_TEXT)};
+                struct ack_item item = {.partition = c->partition,
+                                        .status = (uint8_t)status,
+                                        .fenced = 1,
+                                        .lease = pop->call.pop.lease_id,
+                                        .transaction = slice_make(text, UUID_TEXT)};
                 ack_item_add(&s->command, &item);
             }
         }

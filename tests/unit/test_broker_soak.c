@@ -162,13 +162,15 @@ static void explain(struct soak *s)
         const struct lane_wait *l = p->call.lane;
         if (l != NULL) {
             print_message("  lane: %u parked, %u in flight, %u refs, dirty %d, due in %lld us (asked: %lld)\n", l->parked.count,
-                          l->pops_in_flight, l->refs, l->dirty, heap_holds(&l->due) ? (long long)(l->due.key - b->mono_us) : -1LL,
+                          l->pops_in_flight, l->refs, l->dirty,
+                          heap_holds(&l->due) ? (long long)(l->due.key - b->mono_us) : -1LL,
                           (long long)engine_pop_due_us(b->engine, c, b->now));
         }
         print_message("%.*s/%.*s %.*s: state %d forecast %d futile %u in flight %u/%u ready %u due %lld\n", (int)c->queue.len,
                       c->queue.at, (int)c->partition.len, c->partition.at, (int)c->group.len, c->group.at, p->call.state,
                       engine_pop_forecast(b->engine, c, b->now), p->call.group == NULL ? 0 : p->call.group->futile,
-                      p->call.group == NULL ? 0 : p->call.group->pops_in_flight, p->call.group == NULL ? 0 : p->call.group->lanes_in_flight,
+                      p->call.group == NULL ? 0 : p->call.group->pops_in_flight,
+                      p->call.group == NULL ? 0 : p->call.group->lanes_in_flight,
                       p->call.group == NULL ? 0 : engine_group_ready(b->engine, p->call.group->number, b->now, 100),
                       p->call.group == NULL ? 0LL : (long long)engine_group_due_us(b->engine, p->call.group->number, b->now));
     }
@@ -198,10 +200,14 @@ static void test_nobody_waits_for_what_is_there(void **state)
     int64_t worst_us = 0;
     for (uint32_t step = 0; step < STEPS; step++) {
         uint32_t what = dice(s, 10);
-        if (what < 3) step_push(s);
-        else if (what < 6) step_poll(s);
-        else if (what < 9) step_ack(s);
-        else step_rare(s);
+        if (what < 3)
+            step_push(s);
+        else if (what < 6)
+            step_poll(s);
+        else if (what < 9)
+            step_ack(s);
+        else
+            step_rare(s);
         if (dice(s, 8) > 0) continue;
         int64_t began_us = clock_mono_us();
         for (int tries = 0; !rig_run(&s->rig, nobody_waits_in_vain, s, REST_MS); tries++) {

@@ -113,7 +113,9 @@ static void test_numbers(void **state)
 {
     (void)state;
     struct config c;
-    static const struct { const char *env, *name, *says; } bad[] = {
+    static const struct {
+        const char *env, *name, *says;
+    } bad[] = {
         {"PORT=65536", "PORT", "0 to 65535"},
         {"PORT=http", "PORT", "http"},
         {"PORT=-1", "PORT", "-1"},

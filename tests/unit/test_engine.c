@@ -99,7 +99,8 @@ static void message_ids_sort_like_offsets_and_are_unique(void **state)
         }
     }
     kit_push(k, "q", "other", "-");
-    assert_false(uuid_equal(message_id(engine_id_seed(k->e), 1, 0, k->wall_us), message_id(engine_id_seed(k->e), 2, 0, k->wall_us)));
+    assert_false(
+        uuid_equal(message_id(engine_id_seed(k->e), 1, 0, k->wall_us), message_id(engine_id_seed(k->e), 2, 0, k->wall_us)));
 }
 
 static void a_constant_id_without_window_stays_cheap_and_one_ack_settles_its_batch(void **state)
@@ -112,7 +113,8 @@ static void a_constant_id_without_window_stays_cheap_and_one_ack_settles_its_bat
     kit_pop(k, &p);
     assert_int_equal(kit_ack(k, "g", 1, 1, "same", ACK_COMPLETED), ACK_OK);
     uint64_t pending, processing;
-    engine_lane_depth(k->e, 1, engine_group_find(k->e, KIT_TENANT, slice_of("q"), slice_of("g")), kit_now(k), &pending, &processing);
+    engine_lane_depth(k->e, 1, engine_group_find(k->e, KIT_TENANT, slice_of("q"), slice_of("g")), kit_now(k), &pending,
+                      &processing);
     assert_int_equal(pending, 1990);
     assert_int_equal(processing, 0);
 }
@@ -181,7 +183,8 @@ static void every_lane_that_becomes_claimable_is_reported_once(void **state)
     assert_int_equal(k->ready, 0); /* leased by g1, still ready for g2 */
     assert_int_equal(kit_ack(k, "g1", 1, 1, "b", ACK_COMPLETED), ACK_OK);
     assert_int_equal(k->ready, 1); /* c waits for g1 */
-    assert_int_equal(engine_group_ready(k->e, engine_group_find(k->e, KIT_TENANT, slice_of("q"), slice_of("g1")), kit_now(k), 9), 1);
+    assert_int_equal(
+        engine_group_ready(k->e, engine_group_find(k->e, KIT_TENANT, slice_of("q"), slice_of("g1")), kit_now(k), 9), 1);
 }
 
 static void due_times_tell_when_a_lane_becomes_claimable_by_itself(void **state)
@@ -328,7 +331,8 @@ static void dead_letters_are_listed_newest_first_also_after_a_restart(void **sta
         }
         assert_false(engine_dead_letter_next(k->e, KIT_TENANT, slice_of(""), slice_of(""), &before, &d));
         before = UINT64_MAX;
-        for (int i = 0; i < 3; i++) assert_true(engine_dead_letter_next(k->e, KIT_TENANT, slice_of("odd"), slice_of("g"), &before, &d));
+        for (int i = 0; i < 3; i++)
+            assert_true(engine_dead_letter_next(k->e, KIT_TENANT, slice_of("odd"), slice_of("g"), &before, &d));
         assert_false(engine_dead_letter_next(k->e, KIT_TENANT, slice_of("odd"), slice_of("g"), &before, &d));
         kit_cut(k);
         kit_reload(k, engine_applied_index(k->e));
@@ -370,7 +374,8 @@ static void the_dedup_index_forgets_by_time_not_by_sweep(void **state)
     }
     dedup_sweep(&d, 400000, 50000 + DEDUP_KEEP_MIN_MS);
     for (uint64_t i = 0; i < 100000; i++) {
-        bool kept = dedup_find(&d, dedup_key(1, (uint32_t)(i % 7), slice_make(&i, 8)), 0, UINT64_MAX, INT64_MIN, 50000 + DEDUP_KEEP_MIN_MS, &hit);
+        bool kept = dedup_find(&d, dedup_key(1, (uint32_t)(i % 7), slice_make(&i, 8)), 0, UINT64_MAX, INT64_MIN,
+                               50000 + DEDUP_KEEP_MIN_MS, &hit);
         assert_int_equal(kept, i >= 50000 || i % 3 != 0);
     }
     dedup_free(&d);

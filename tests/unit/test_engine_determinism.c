@@ -76,7 +76,8 @@ static void random_push(struct buf *b, struct arena *a, const struct memory *m)
 
 static void random_pop(struct buf *b, struct arena *a, struct memory *m)
 {
-    struct pop_command p = {.tenant = KIT_TENANT, .lease_id = kit_lease(++m->leases), .batch = 1 + rng(10), .partitions = 1 + rng(4)};
+    struct pop_command p = {
+        .tenant = KIT_TENANT, .lease_id = kit_lease(++m->leases), .batch = 1 + rng(10), .partitions = 1 + rng(4)};
     p.scope = (uint8_t)(rng(6) == 0 ? POP_DISCOVERY : rng(3) == 0 ? POP_PARTITION : POP_QUEUE);
     p.mode = (uint8_t)rng(3);
     p.from_us = INT64_C(1900000000000000) + rng(2000) * 1000000;
@@ -94,7 +95,8 @@ static void random_pop(struct buf *b, struct arena *a, struct memory *m)
 /* Mostly acks of a claim that was made, in order, whole or in part; sometimes anything. */
 static void random_ack(struct buf *b, struct arena *a, const struct memory *m)
 {
-    uint32_t held = m->claim_count < 64 ? m->claim_count : 64, pick = held == 0 ? 0 : (m->claim_count - 1 - rng(held < 8 ? held : 8)) % 64;
+    uint32_t held = m->claim_count < 64 ? m->claim_count : 64,
+             pick = held == 0 ? 0 : (m->claim_count - 1 - rng(held < 8 ? held : 8)) % 64;
     bool known = held > 0 && rng(6) != 0;
     uint32_t items = known ? 1 + rng(m->claims[pick].id_count) : 1 + rng(4);
     if (known && rng(2) == 0) items = m->claims[pick].id_count;
@@ -122,8 +124,8 @@ static void random_ack(struct buf *b, struct arena *a, const struct memory *m)
 static void random_configure(struct buf *b, struct arena *a)
 {
     struct configure_command c = {.tenant = KIT_TENANT, .queue = name_of(a, "queue-", rng(QUEUES)), .replace = rng(4) == 0};
-    static const int options[] = {OPTION_LEASE_TIME, OPTION_RETRY_LIMIT, OPTION_DEDUP_WINDOW_SECONDS, OPTION_DELAYED_PROCESSING,
-                                  OPTION_WINDOW_BUFFER, OPTION_DEAD_LETTER_QUEUE};
+    static const int options[] = {OPTION_LEASE_TIME,         OPTION_RETRY_LIMIT,   OPTION_DEDUP_WINDOW_SECONDS,
+                                  OPTION_DELAYED_PROCESSING, OPTION_WINDOW_BUFFER, OPTION_DEAD_LETTER_QUEUE};
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
         if (rng(3) != 0) continue;
         c.given |= 1U << options[i];
@@ -177,7 +179,8 @@ static void remember_claim(struct memory *m, const struct kit_log *log, const st
                 memcpy(m->claims[at].ids[n], item.transaction.at, item.transaction.len);
                 m->claims[at].id_lens[n] = (uint8_t)item.transaction.len;
             } else {
-                uuid_text(message_id(0x1234567890abcdef, c->partition, p->first_offset + j, p->created_us), m->claims[at].ids[n]);
+                uuid_text(message_id(0x1234567890abcdef, c->partition, p->first_offset + j, p->created_us),
+                          m->claims[at].ids[n]);
                 m->claims[at].id_lens[n] = UUID_TEXT;
             }
         }

@@ -64,9 +64,12 @@ static void push_refused(struct kit *k, const char *text, const char *why)
 static void test_push_items_are_read(void **state)
 {
     struct kit *k = *state;
-    const struct push_input *in = push(
-        k, "{\"x\":{},\"items\":[{\"queue\":\"q\",\"partition\":\"p\",\"transactionId\":\"t\",\"payload\": { \"a\" : 1 } ,"
-           "\"traceId\":\"01A9C0DE-0000-7abc-8def-000000000001\",\"producerSub\":\"me\"},{\"payload\":null,\"queue\":\"r\"}],\"y\":[1]}", 2);
+    const struct push_input *in =
+        push(k,
+             "{\"x\":{},\"items\":[{\"queue\":\"q\",\"partition\":\"p\",\"transactionId\":\"t\",\"payload\": { \"a\" : 1 } ,"
+             "\"traceId\":\"01A9C0DE-0000-7abc-8def-000000000001\",\"producerSub\":\"me\"},{\"payload\":null,\"queue\":\"r\"}],"
+             "\"y\":[1]}",
+             2);
     assert_true(slice_is(in[0].queue, "q") && slice_is(in[0].partition, "p") && slice_is(in[0].transaction, "t"));
     assert_true(in[0].has_transaction && in[0].has_trace);
     assert_true(slice_is(in[0].payload, "{ \"a\" : 1 }"));
@@ -78,16 +81,21 @@ static void test_push_items_are_read(void **state)
 static void test_push_defaults(void **state)
 {
     struct kit *k = *state;
-    const struct push_input *in = push(k, "{\"items\":[{\"queue\":\"q\",\"payload\":1,\"partition\":null,\"transactionId\":null,\"traceId\":7},"
-                                          "{\"queue\":\"q\",\"payload\":1,\"partition\":\"\",\"transactionId\":\"\",\"traceId\":\"x\"}]}", 2);
+    const struct push_input *in =
+        push(k,
+             "{\"items\":[{\"queue\":\"q\",\"payload\":1,\"partition\":null,\"transactionId\":null,\"traceId\":7},"
+             "{\"queue\":\"q\",\"payload\":1,\"partition\":\"\",\"transactionId\":\"\",\"traceId\":\"x\"}]}",
+             2);
     assert_true(slice_is(in[0].partition, "Default") && !in[0].has_transaction && !in[0].has_trace);
-    assert_true(slice_is(in[1].partition, "Default") && in[1].has_transaction && in[1].transaction.len == 0 && !in[1].has_trace);
+    assert_true(slice_is(in[1].partition, "Default") && in[1].has_transaction && in[1].transaction.len == 0 &&
+                !in[1].has_trace);
 }
 
 static void test_push_names_are_unescaped_payloads_are_not(void **state)
 {
     struct kit *k = *state;
-    const struct push_input *in = push(k, "{\"it\\u0065ms\":[{\"qu\\u0065ue\":\"Bed\\u0026\\/\\ud83d\\ude00\",\"payload\":\"\\u0026\\ud800\"}]}", 1);
+    const struct push_input *in =
+        push(k, "{\"it\\u0065ms\":[{\"qu\\u0065ue\":\"Bed\\u0026\\/\\ud83d\\ude00\",\"payload\":\"\\u0026\\ud800\"}]}", 1);
     assert_true(slice_is(in[0].queue, "Bed&/\xf0\x9f\x98\x80"));
     assert_true(slice_is(in[0].payload, "\"\\u0026\\ud800\""));
 }
@@ -96,10 +104,19 @@ static void test_push_refusals_name_the_field(void **state)
 {
     struct kit *k = *state;
     static const char *const cases[][2] = {
-        {"", "body"}, {"[]", "body"}, {"{}", "items"}, {"{\"items\":null}", "items"}, {"{\"items\":{}}", "items"}, {"{\"items\":[1]}", "items[0]"},
-        {"{\"items\":[]} x", "body"}, {"{\"items\":[],\"items\":[]}", "twice"}, {"{\"items\":[]", "body"},
-        {"{\"items\":[{\"payload\":1}]}", "items[0].queue"}, {"{\"items\":[{\"queue\":\"\",\"payload\":1}]}", "items[0].queue"},
-        {"{\"items\":[{\"queue\":null,\"payload\":1}]}", "items[0].queue"}, {"{\"items\":[{\"queue\":3,\"payload\":1}]}", "items[0].queue"},
+        {"", "body"},
+        {"[]", "body"},
+        {"{}", "items"},
+        {"{\"items\":null}", "items"},
+        {"{\"items\":{}}", "items"},
+        {"{\"items\":[1]}", "items[0]"},
+        {"{\"items\":[]} x", "body"},
+        {"{\"items\":[],\"items\":[]}", "twice"},
+        {"{\"items\":[]", "body"},
+        {"{\"items\":[{\"payload\":1}]}", "items[0].queue"},
+        {"{\"items\":[{\"queue\":\"\",\"payload\":1}]}", "items[0].queue"},
+        {"{\"items\":[{\"queue\":null,\"payload\":1}]}", "items[0].queue"},
+        {"{\"items\":[{\"queue\":3,\"payload\":1}]}", "items[0].queue"},
         {"{\"items\":[{\"queue\":\"q\",\"payload\":1},{\"queue\":\"q\"}]}", "items[1].payload"},
         {"{\"items\":[{\"queue\":\"q\",\"payload\":1,\"partition\":2}]}", "items[0].partition"},
         {"{\"items\":[{\"queue\":\"q\",\"payload\":1,\"transactionId\":2}]}", "items[0].transactionId"},
@@ -107,10 +124,13 @@ static void test_push_refusals_name_the_field(void **state)
         {"{\"items\":[{\"queue\":\"q\",\"queue\":\"q\",\"payload\":1}]}", "items[0].queue: given twice"},
         {"{\"items\":[{\"queue\":\"a\\u0000b\",\"payload\":1}]}", "items[0].queue: a control character"},
         {"{\"items\":[{\"queue\":\"q\",\"partition\":\"a\\nb\",\"payload\":1}]}", "items[0].partition: a control character"},
-        {"{\"items\":[{\"queue\":\"q\",\"transactionId\":\"\\u001f\",\"payload\":1}]}", "items[0].transactionId: a control character"},
+        {"{\"items\":[{\"queue\":\"q\",\"transactionId\":\"\\u001f\",\"payload\":1}]}",
+         "items[0].transactionId: a control character"},
         {"{\"items\":[{\"queue\":\"\\ud800\",\"payload\":1}]}", "items[0].queue: half a surrogate pair"},
-        {"{\"items\":[{\"queue\":\"q\",\"payload\":[1,]}]}", "items[0].payload"}, {"{\"items\":[{\"queue\":\"q\",\"payload\":01}]}", "items"},
-        {"{\"items\":[{\"queue\":\"q\",\"payload\":1,\"z\":[}]}", "items[0].a field"}, {"{\"a\":tru,\"items\":[]}", "body"},
+        {"{\"items\":[{\"queue\":\"q\",\"payload\":[1,]}]}", "items[0].payload"},
+        {"{\"items\":[{\"queue\":\"q\",\"payload\":01}]}", "items"},
+        {"{\"items\":[{\"queue\":\"q\",\"payload\":1,\"z\":[}]}", "items[0].a field"},
+        {"{\"a\":tru,\"items\":[]}", "body"},
         {"{\"items\":[{\"queue\":\"q\",\"payload\":1}{\"queue\":\"q\",\"payload\":1}]}", "body"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) push_refused(k, cases[i][0], cases[i][1]);
@@ -125,8 +145,10 @@ static void test_push_id_length(void **state)
         memset(id, 'x', len);
         id[len] = 0;
         snprintf(text, len + 100, "{\"items\":[{\"queue\":\"q\",\"payload\":1,\"transactionId\":\"%s\"}]}", id);
-        if (len == TRANSACTION_ID_BYTES_MAX) assert_int_equal(push(k, text, 1)->transaction.len, len);
-        else push_refused(k, text, "items[0].transactionId: longer");
+        if (len == TRANSACTION_ID_BYTES_MAX)
+            assert_int_equal(push(k, text, 1)->transaction.len, len);
+        else
+            push_refused(k, text, "items[0].transactionId: longer");
         free(id);
         free(text);
     }
@@ -144,10 +166,17 @@ static const struct ack_input *ack(struct kit *k, const char *text, size_t count
 static void test_ack_bodies(void **state)
 {
     struct kit *k = *state;
-    const struct ack_input *in = ack(k, "{\"transactionId\":\"t\",\"partitionId\":\"17\",\"leaseId\":\"l\",\"consumerGroup\":\"g\",\"status\":\"FaiLed\",\"error\":\"e\"}", 1, "g");
-    assert_true(slice_is(in->transaction, "t") && slice_is(in->partition, "17") && slice_is(in->lease, "l") && slice_is(in->error, "e"));
+    const struct ack_input *in = ack(k,
+                                     "{\"transactionId\":\"t\",\"partitionId\":\"17\",\"leaseId\":\"l\",\"consumerGroup\":"
+                                     "\"g\",\"status\":\"FaiLed\",\"error\":\"e\"}",
+                                     1, "g");
+    assert_true(slice_is(in->transaction, "t") && slice_is(in->partition, "17") && slice_is(in->lease, "l") &&
+                slice_is(in->error, "e"));
     assert_true(in->status == ACK_FAILED && in->has_error);
-    in = ack(k, "{\"acknowledgments\":[{\"partitionId\":\"1\",\"status\":\"retry\"},{\"status\":\"DLQ\",\"error\":null,\"consumerGroup\":\"no\"},{\"status\":\"done\"}]}", 3, QUEUE_MODE_GROUP);
+    in = ack(k,
+             "{\"acknowledgments\":[{\"partitionId\":\"1\",\"status\":\"retry\"},{\"status\":\"DLQ\",\"error\":null,"
+             "\"consumerGroup\":\"no\"},{\"status\":\"done\"}]}",
+             3, QUEUE_MODE_GROUP);
     assert_true(in[0].status == ACK_RETRY && in[1].status == ACK_DLQ && in[2].status == ACK_COMPLETED && !in[1].has_error);
     in = ack(k, "{}", 1, QUEUE_MODE_GROUP);
     assert_int_equal(in->partition.len, 0);
@@ -159,11 +188,21 @@ static void test_ack_refusals(void **state)
 {
     struct kit *k = *state;
     static const char *const cases[][2] = {
-        {"[]", "bad_body"}, {"{\"partitionId\":17}", "bad_body"}, {"{\"transactionId\":1}", "bad_body"}, {"{\"status\":1}", "bad_body"},
-        {"{\"leaseId\":[]}", "bad_body"}, {"{\"acknowledgments\":{}}", "bad_body"}, {"{\"acknowledgments\":[1]}", "bad_body"},
-        {"{\"acknowledgments\":[{\"partitionId\":1}]}", "bad_body"}, {"{\"acknowledgments\":[{}],\"acknowledgments\":[]}", "bad_body"},
-        {"{\"consumerGroup\":\"\"}", "bad_request"}, {"{\"consumerGroup\":5}", "bad_body"}, {"{\"consumerGroup\":\"a\\u0001\"}", "bad_body"},
-        {"{\"status\":\"failed\",\"status\":\"failed\"}", "bad_body"}, {"{\"a\":1}}", "bad_body"}, {"", "bad_body"},
+        {"[]", "bad_body"},
+        {"{\"partitionId\":17}", "bad_body"},
+        {"{\"transactionId\":1}", "bad_body"},
+        {"{\"status\":1}", "bad_body"},
+        {"{\"leaseId\":[]}", "bad_body"},
+        {"{\"acknowledgments\":{}}", "bad_body"},
+        {"{\"acknowledgments\":[1]}", "bad_body"},
+        {"{\"acknowledgments\":[{\"partitionId\":1}]}", "bad_body"},
+        {"{\"acknowledgments\":[{}],\"acknowledgments\":[]}", "bad_body"},
+        {"{\"consumerGroup\":\"\"}", "bad_request"},
+        {"{\"consumerGroup\":5}", "bad_body"},
+        {"{\"consumerGroup\":\"a\\u0001\"}", "bad_body"},
+        {"{\"status\":\"failed\",\"status\":\"failed\"}", "bad_body"},
+        {"{\"a\":1}}", "bad_body"},
+        {"", "bad_body"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct slice g = {0};
@@ -175,9 +214,21 @@ static void test_ack_refusals(void **state)
 static void test_extend_seconds(void **state)
 {
     struct kit *k = *state;
-    static const struct { const char *text; int64_t seconds; } cases[] = {
-        {"", 60}, {"{}", 60}, {"{\"seconds\":5}", 5}, {"{\"seconds\":0}", 1}, {"{\"seconds\":-9}", 1}, {"{\"seconds\":\"5\"}", 60},
-        {"{\"seconds\":1.5}", 60}, {"{\"seconds\":null}", 60}, {"[5]", 60}, {"{\"seconds\":5", 60}, {"{\"seconds\":99999999999}", LEASE_SECONDS_MAX},
+    static const struct {
+        const char *text;
+        int64_t seconds;
+    } cases[] = {
+        {"", 60},
+        {"{}", 60},
+        {"{\"seconds\":5}", 5},
+        {"{\"seconds\":0}", 1},
+        {"{\"seconds\":-9}", 1},
+        {"{\"seconds\":\"5\"}", 60},
+        {"{\"seconds\":1.5}", 60},
+        {"{\"seconds\":null}", 60},
+        {"[5]", 60},
+        {"{\"seconds\":5", 60},
+        {"{\"seconds\":99999999999}", LEASE_SECONDS_MAX},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         assert_int_equal(body_extend_read(body(k, cases[i].text), &k->arena), cases[i].seconds);
@@ -199,11 +250,13 @@ static bool given(const struct configure_command *c, enum queue_option o)
 static void test_configure_options_at_both_places(void **state)
 {
     struct kit *k = *state;
-    struct configure_command c = configure(k, "{\"queue\":\"q\",\"leaseTime\":9,\"ttl\":null,\"deadLetterQueue\":false,\"nope\":[1]}");
+    struct configure_command c =
+        configure(k, "{\"queue\":\"q\",\"leaseTime\":9,\"ttl\":null,\"deadLetterQueue\":false,\"nope\":[1]}");
     assert_true(given(&c, OPTION_LEASE_TIME) && c.options.numbers[OPTION_LEASE_TIME] == 9 && !c.replace);
     assert_true(given(&c, OPTION_DEAD_LETTER_QUEUE) && c.options.numbers[OPTION_DEAD_LETTER_QUEUE] == 0);
     assert_true(c.reset == 1u << OPTION_TTL && !given(&c, OPTION_TTL));
-    c = configure(k, "{\"ttl\":\"ignored\",\"queue\":\"q\",\"options\":{\"priority\":-5},\"namespace\":\"n\",\"task\":\"\",\"mode\":\"replace\"}");
+    c = configure(k, "{\"ttl\":\"ignored\",\"queue\":\"q\",\"options\":{\"priority\":-5},\"namespace\":\"n\",\"task\":\"\","
+                     "\"mode\":\"replace\"}");
     assert_true(c.replace && given(&c, OPTION_PRIORITY) && c.options.numbers[OPTION_PRIORITY] == -5 && !given(&c, OPTION_TTL));
     assert_true(given(&c, OPTION_NAMESPACE) && slice_is(c.options.name_space, "n") && !given(&c, OPTION_TASK));
     c = configure(k, "{\"queue\":\"q\",\"options\":{\"namespace\":5},\"namespace\":\"n\",\"mode\":null}");
@@ -215,15 +268,26 @@ static void test_configure_options_at_both_places(void **state)
 static void test_configure_ranges(void **state)
 {
     struct kit *k = *state;
-    struct configure_command c = configure(k, "{\"queue\":\"q\",\"minPopWaitTime\":70000,\"dedupWindowSeconds\":-4,\"retentionSinkHoldMaxSeconds\":60}");
+    struct configure_command c =
+        configure(k, "{\"queue\":\"q\",\"minPopWaitTime\":70000,\"dedupWindowSeconds\":-4,\"retentionSinkHoldMaxSeconds\":60}");
     assert_int_equal(c.options.numbers[OPTION_MIN_POP_WAIT_TIME], 60000);
     assert_int_equal(c.options.numbers[OPTION_DEDUP_WINDOW_SECONDS], 0);
     assert_int_equal(c.options.numbers[OPTION_RETENTION_SINK_HOLD_MAX_SECONDS], 60);
     static const char *const bad[] = {
-        "{\"queue\":\"q\",\"leaseTime\":\"9\"}", "{\"queue\":\"q\",\"leaseTime\":1.5}", "{\"queue\":\"q\",\"leaseTime\":2147483648}",
-        "{\"queue\":\"q\",\"leaseTime\":true}", "{\"queue\":\"q\",\"deadLetterQueue\":1}", "{\"queue\":\"q\",\"retentionSinkHoldMaxSeconds\":59}",
-        "{\"queue\":\"q\",\"retentionSinkHold\":\"a b\"}", "{\"queue\":\"q\",\"ttl\":1,\"ttl\":1}", "{\"queue\":\"\"}", "{\"queue\":7}", "{\"ttl\":1}",
-        "{\"queue\":\"a\\u0000\"}", "{\"queue\":\"q\",\"namespace\":\"a\\nb\"}", "{\"queue\":\"q\",\"options\":{\"priority\":1e3}}",
+        "{\"queue\":\"q\",\"leaseTime\":\"9\"}",
+        "{\"queue\":\"q\",\"leaseTime\":1.5}",
+        "{\"queue\":\"q\",\"leaseTime\":2147483648}",
+        "{\"queue\":\"q\",\"leaseTime\":true}",
+        "{\"queue\":\"q\",\"deadLetterQueue\":1}",
+        "{\"queue\":\"q\",\"retentionSinkHoldMaxSeconds\":59}",
+        "{\"queue\":\"q\",\"retentionSinkHold\":\"a b\"}",
+        "{\"queue\":\"q\",\"ttl\":1,\"ttl\":1}",
+        "{\"queue\":\"\"}",
+        "{\"queue\":7}",
+        "{\"ttl\":1}",
+        "{\"queue\":\"a\\u0000\"}",
+        "{\"queue\":\"q\",\"namespace\":\"a\\nb\"}",
+        "{\"queue\":\"q\",\"options\":{\"priority\":1e3}}",
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         if (body_configure_read(body(k, bad[i]), &k->arena, &c, &k->why)) fail_msg("accepted: %s", bad[i]);
@@ -241,9 +305,16 @@ static void test_configure_ranges(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_push_items_are_read), TEST(test_push_defaults), TEST(test_push_names_are_unescaped_payloads_are_not),
-        TEST(test_push_refusals_name_the_field), TEST(test_push_id_length), TEST(test_ack_bodies), TEST(test_ack_refusals),
-        TEST(test_extend_seconds), TEST(test_configure_options_at_both_places), TEST(test_configure_ranges),
+        TEST(test_push_items_are_read),
+        TEST(test_push_defaults),
+        TEST(test_push_names_are_unescaped_payloads_are_not),
+        TEST(test_push_refusals_name_the_field),
+        TEST(test_push_id_length),
+        TEST(test_ack_bodies),
+        TEST(test_ack_refusals),
+        TEST(test_extend_seconds),
+        TEST(test_configure_options_at_both_places),
+        TEST(test_configure_ranges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
 #include <arpa/inet.h>
+#include <cmocka.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -176,8 +176,10 @@ static bool worker_round(struct worker *w, struct reader *r, int round)
 {
     char line[128], body[512], answer[8192];
     for (int i = 0; i < 2; i++) {
-        snprintf(body, sizeof body, "{\"items\":[{\"queue\":\"work\",\"partition\":\"w%d\",\"transactionId\":\"%d-%d-%d\",\"payload\":{\"n\":%d}}]}",
-                 w->number, w->number, round, i, round);
+        snprintf(
+            body, sizeof body,
+            "{\"items\":[{\"queue\":\"work\",\"partition\":\"w%d\",\"transactionId\":\"%d-%d-%d\",\"payload\":{\"n\":%d}}]}",
+            w->number, w->number, round, i, round);
         send_request(r->fd, "POST /api/v1/push", body);
     }
     if (read_answer(r, answer, sizeof answer) != 201 || read_answer(r, answer, sizeof answer) != 201) return false;
@@ -187,8 +189,8 @@ static bool worker_round(struct worker *w, struct reader *r, int round)
     const char *partition = strstr(answer, "\"partitionId\":\""), *lease = strstr(answer, "\"leaseId\":\"");
     snprintf(line, sizeof line, "\"transactionId\":\"%d-%d-1\"", w->number, round);
     if (partition == NULL || lease == NULL || strstr(answer, line) == NULL) return false;
-    snprintf(body, sizeof body, "{\"transactionId\":\"%d-%d-1\",\"partitionId\":\"%.*s\",\"leaseId\":\"%.36s\"}", w->number, round,
-             (int)strcspn(partition + 15, "\""), partition + 15, lease + 11);
+    snprintf(body, sizeof body, "{\"transactionId\":\"%d-%d-1\",\"partitionId\":\"%.*s\",\"leaseId\":\"%.36s\"}", w->number,
+             round, (int)strcspn(partition + 15, "\""), partition + 15, lease + 11);
     send_request(r->fd, "POST /api/v1/ack", body);
     return read_answer(r, answer, sizeof answer) == 200 && strstr(answer, "\"success\":true") != NULL &&
            strstr(answer, "\"leaseReleased\":true") != NULL;

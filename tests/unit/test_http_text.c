@@ -21,10 +21,26 @@
 static void test_percent_decoding(void **state)
 {
     (void)state;
-    static const struct { const char *raw; bool plus; const char *wanted; } cases[] = {
-        {"plain", false, "plain"}, {"a%2Fb", false, "a/b"}, {"a%2fb", false, "a/b"}, {"a+b", false, "a+b"}, {"a+b", true, "a b"},
-        {"%25%20%3F%23", false, "% ?#"}, {"caff%C3%A8", false, "caff\xc3\xa8"}, {"caff\xc3\xa8", false, "caff\xc3\xa8"}, {"%", false, NULL},
-        {"%2", false, NULL}, {"%zz", false, NULL}, {"%C3", false, NULL}, {"\xff", false, NULL}, {"%ED%A0%80", false, NULL}, {"", false, ""},
+    static const struct {
+        const char *raw;
+        bool plus;
+        const char *wanted;
+    } cases[] = {
+        {"plain", false, "plain"},
+        {"a%2Fb", false, "a/b"},
+        {"a%2fb", false, "a/b"},
+        {"a+b", false, "a+b"},
+        {"a+b", true, "a b"},
+        {"%25%20%3F%23", false, "% ?#"},
+        {"caff%C3%A8", false, "caff\xc3\xa8"},
+        {"caff\xc3\xa8", false, "caff\xc3\xa8"},
+        {"%", false, NULL},
+        {"%2", false, NULL},
+        {"%zz", false, NULL},
+        {"%C3", false, NULL},
+        {"\xff", false, NULL},
+        {"%ED%A0%80", false, NULL},
+        {"", false, ""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct arena arena;
@@ -53,14 +69,38 @@ static void test_name_budget_is_a_sum(void **state)
 static void test_iso_times(void **state)
 {
     (void)state;
-    static const struct { const char *text; int64_t us; } good[] = {
-        {"1970-01-01", 0}, {"2031-02-03T04:05:06.789Z", INT64_C(1927857906789000)}, {"2031-02-03T04:05:06.789012Z", INT64_C(1927857906789000)},
-        {"2031-02-03T04:05:06", INT64_C(1927857906000000)}, {"2031-02-03T04:05", INT64_C(1927857900000000)}, {"2031-02-03", INT64_C(1927843200000000)},
-        {"2031-02-03T05:05:06+01:00", INT64_C(1927857906000000)}, {"2031-02-03T05:05:06+0100", INT64_C(1927857906000000)},
-        {"2031-02-02T23:05:06-05", INT64_C(1927857906000000)}, {"2000-02-29T00:00Z", INT64_C(951782400000000)}, {"2031-02-03T04:05:06.7Z", INT64_C(1927857906700000)},
+    static const struct {
+        const char *text;
+        int64_t us;
+    } good[] = {
+        {"1970-01-01", 0},
+        {"2031-02-03T04:05:06.789Z", INT64_C(1927857906789000)},
+        {"2031-02-03T04:05:06.789012Z", INT64_C(1927857906789000)},
+        {"2031-02-03T04:05:06", INT64_C(1927857906000000)},
+        {"2031-02-03T04:05", INT64_C(1927857900000000)},
+        {"2031-02-03", INT64_C(1927843200000000)},
+        {"2031-02-03T05:05:06+01:00", INT64_C(1927857906000000)},
+        {"2031-02-03T05:05:06+0100", INT64_C(1927857906000000)},
+        {"2031-02-02T23:05:06-05", INT64_C(1927857906000000)},
+        {"2000-02-29T00:00Z", INT64_C(951782400000000)},
+        {"2031-02-03T04:05:06.7Z", INT64_C(1927857906700000)},
     };
-    static const char *const bad[] = {"", "now", "2031", "2031-02", "2031-13-01", "2031-02-30", "2100-02-29", "2031-02-03T", "2031-02-03T25:00", "2031-02-03T04:60",
-                                      "2031-02-03T04:05:06.", "2031-02-03T04:05:06Zx", "1969-12-31", "31-02-03", "2031-2-3", "1927857906"};
+    static const char *const bad[] = {"",
+                                      "now",
+                                      "2031",
+                                      "2031-02",
+                                      "2031-13-01",
+                                      "2031-02-30",
+                                      "2100-02-29",
+                                      "2031-02-03T",
+                                      "2031-02-03T25:00",
+                                      "2031-02-03T04:60",
+                                      "2031-02-03T04:05:06.",
+                                      "2031-02-03T04:05:06Zx",
+                                      "1969-12-31",
+                                      "31-02-03",
+                                      "2031-2-3",
+                                      "1927857906"};
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         int64_t us = -1;
         assert_true(isotime_parse(slice_of(good[i].text), &us));
@@ -84,7 +124,8 @@ static void test_rendered_times_are_those_of_gmtime(void **state)
         char wanted[128], head[32];
         gmtime_r(&seconds, &tm);
         strftime(head, sizeof head, "%Y-%m-%dT%H:%M:%S", &tm);
-        snprintf(wanted, sizeof wanted, "\"%s.%06dZ\"\"%s.%03dZ\"", head, (int)(us % 1000000), head, (int)(us % 1000000 / 1000));
+        snprintf(wanted, sizeof wanted, "\"%s.%06dZ\"\"%s.%03dZ\"", head, (int)(us % 1000000), head,
+                 (int)(us % 1000000 / 1000));
         buf_clear(&out);
         render_time_us(&out, us);
         render_time_ms(&out, us);
@@ -130,7 +171,10 @@ static void test_pop_answer(void **state)
     struct uuid tenant = {{0}}, trace = {{1}}, lease = {{2}};
     push_begin(&w, &command, tenant);
     push_group_begin(&w, slice_of("q"), slice_of("p\"1"), 2);
-    push_item_add(&w, &(struct push_item){.flags = ITEM_TRANSACTION | ITEM_TRACE, .transaction = slice_of("t\n"), .trace = trace, .payload = slice_of("{ \"a\":1 }")});
+    push_item_add(&w, &(struct push_item){.flags = ITEM_TRANSACTION | ITEM_TRACE,
+                                          .transaction = slice_of("t\n"),
+                                          .trace = trace,
+                                          .payload = slice_of("{ \"a\":1 }")});
     push_item_add(&w, &(struct push_item){.payload = slice_of("2")});
     push_group_end(&w);
     push_group_begin(&w, slice_of("q"), slice_of("p2"), 1);
@@ -145,13 +189,24 @@ static void test_pop_answer(void **state)
     assert_true(push_group_next(&p.groups, &pieces[0].group) && push_group_next(&p.groups, &pieces[1].group));
     struct delivery_piece first = {.item0 = 0, .count = 2, .first_offset = 7, .created_us = INT64_C(1927857906789012)};
     struct delivery_piece second = {.item0 = 0, .count = 1, .first_offset = 0, .created_us = INT64_C(1927857906789999)};
-    struct claim claims[2] = {{.partition = 17, .attempt = 1, .partition_name = slice_of("p\"1"), .pieces = &first, .piece_count = 1, .message_count = 2},
-                              {.partition = 18, .attempt = 3, .partition_name = slice_of("p2"), .pieces = &second, .piece_count = 1, .message_count = 1}};
+    struct claim claims[2] = {{.partition = 17,
+                               .attempt = 1,
+                               .partition_name = slice_of("p\"1"),
+                               .pieces = &first,
+                               .piece_count = 1,
+                               .message_count = 2},
+                              {.partition = 18,
+                               .attempt = 3,
+                               .partition_name = slice_of("p2"),
+                               .pieces = &second,
+                               .piece_count = 1,
+                               .message_count = 1}};
     struct engine_result result = {.kind = COMMAND_POP};
     result.pop.claims = claims;
     result.pop.count = 2;
     result.pop.messages = 3;
-    struct pop_answer a = {.result = &result, .pieces = pieces, .id_seed = 5, .queue = slice_of("q"), .group = slice_of("g"), .lease = lease};
+    struct pop_answer a = {
+        .result = &result, .pieces = pieces, .id_seed = 5, .queue = slice_of("q"), .group = slice_of("g"), .lease = lease};
     render_pop(&out, &a);
     char ids[3][UUID_TEXT], wanted[4096];
     uuid_text(message_id(5, 17, 7, first.created_us), ids[0]);
@@ -159,15 +214,20 @@ static void test_pop_answer(void **state)
     uuid_text(message_id(5, 18, 0, second.created_us), ids[2]);
 #define LEASE "02000000-0000-0000-0000-000000000000"
     snprintf(wanted, sizeof wanted,
-             "{\"success\":true,\"queue\":\"q\",\"partition\":\"p\\\"1\",\"partitionId\":\"17\",\"leaseId\":\"" LEASE "\",\"consumerGroup\":\"g\",\"messages\":["
-             "{\"id\":\"%.36s\",\"transactionId\":\"t\\n\",\"traceId\":\"01000000-0000-0000-0000-000000000000\",\"data\":{ \"a\":1 },\"producerSub\":null,"
-             "\"createdAt\":\"2031-02-03T04:05:06.789Z\",\"partitionId\":\"17\",\"partition\":\"p\\\"1\",\"leaseId\":\"" LEASE "\",\"consumerGroup\":\"g\","
+             "{\"success\":true,\"queue\":\"q\",\"partition\":\"p\\\"1\",\"partitionId\":\"17\",\"leaseId\":\"" LEASE
+             "\",\"consumerGroup\":\"g\",\"messages\":["
+             "{\"id\":\"%.36s\",\"transactionId\":\"t\\n\",\"traceId\":\"01000000-0000-0000-0000-000000000000\",\"data\":{ "
+             "\"a\":1 },\"producerSub\":null,"
+             "\"createdAt\":\"2031-02-03T04:05:06.789Z\",\"partitionId\":\"17\",\"partition\":\"p\\\"1\",\"leaseId\":\"" LEASE
+             "\",\"consumerGroup\":\"g\","
              "\"deliveryAttempt\":1,\"offset\":7},"
              "{\"id\":\"%.36s\",\"transactionId\":\"%.36s\",\"traceId\":null,\"data\":2,\"producerSub\":null,"
-             "\"createdAt\":\"2031-02-03T04:05:06.789Z\",\"partitionId\":\"17\",\"partition\":\"p\\\"1\",\"leaseId\":\"" LEASE "\",\"consumerGroup\":\"g\","
+             "\"createdAt\":\"2031-02-03T04:05:06.789Z\",\"partitionId\":\"17\",\"partition\":\"p\\\"1\",\"leaseId\":\"" LEASE
+             "\",\"consumerGroup\":\"g\","
              "\"deliveryAttempt\":1,\"offset\":8},"
              "{\"id\":\"%.36s\",\"transactionId\":\"%.36s\",\"traceId\":null,\"data\":null,\"producerSub\":\"me\","
-             "\"createdAt\":\"2031-02-03T04:05:06.789Z\",\"partitionId\":\"18\",\"partition\":\"p2\",\"leaseId\":\"" LEASE "\",\"consumerGroup\":\"g\","
+             "\"createdAt\":\"2031-02-03T04:05:06.789Z\",\"partitionId\":\"18\",\"partition\":\"p2\",\"leaseId\":\"" LEASE
+             "\",\"consumerGroup\":\"g\","
              "\"deliveryAttempt\":3,\"offset\":0}"
              "],\"partitionsClaimed\":2}",
              ids[0], ids[1], ids[1], ids[2], ids[2]);
@@ -179,8 +239,10 @@ static void test_pop_answer(void **state)
     a.chosen_batch = 100;
     a.chosen_partitions = 4;
     render_pop(&out, &a);
-    assert_true(slice_is(buf_view(&out), "{\"success\":true,\"queue\":\"q\",\"partition\":\"\",\"partitionId\":\"\",\"leaseId\":\"\",\"consumerGroup\":\"g\",\"messages\":[],"
-                                         "\"partitionsClaimed\":0,\"conflation\":true,\"autopilot\":{\"partitions\":4,\"batch\":100}}"));
+    assert_true(slice_is(buf_view(&out),
+                         "{\"success\":true,\"queue\":\"q\",\"partition\":\"\",\"partitionId\":\"\",\"leaseId\":\"\","
+                         "\"consumerGroup\":\"g\",\"messages\":[],"
+                         "\"partitionsClaimed\":0,\"conflation\":true,\"autopilot\":{\"partitions\":4,\"batch\":100}}"));
     buf_free(&command);
     buf_free(&out);
 }
@@ -226,8 +288,10 @@ static void test_every_route_is_found(void **state)
         char path[128];
         size_t len = 0;
         for (const char *p = route_table[i].pattern; *p != 0; p++) {
-            if (*p == ':') len += (size_t)sprintf(path + len, "a%%2Fb+%%20");
-            else path[len++] = *p;
+            if (*p == ':')
+                len += (size_t)sprintf(path + len, "a%%2Fb+%%20");
+            else
+                path[len++] = *p;
         }
         path[len] = 0;
         struct request *r = target(route_table[i].method, path);
@@ -241,23 +305,41 @@ static void test_every_route_is_found(void **state)
 static void test_paths_that_are_refused(void **state)
 {
     (void)state;
-    static const struct { const char *method, *target; uint32_t status; } cases[] = {
-        {"GET", "/api/v1/none", 404}, {"GET", "/", 404}, {"GET", "/api/v1/push/", 404}, {"POST", "/api/v1/pushx", 404}, {"GET", "/api/v1/push", 405},
-        {"POST", "/api/v1/pop", 405}, {"HEAD", "/api/v1/pop", 405}, {"get", "/health", 405}, {"PUT", "/api/v1/resources/queues/q", 405},
-        {"GET", "/api/v1/pop/queue/", 400}, {"GET", "/api/v1/pop/queue/%zz", 400}, {"GET", "/api/v1/pop/queue/%00", 400}, {"GET", "/api/v1/pop/queue/%ff", 400},
-        {"GET", "/api/v1/pop/queue/a%0Ab", 400}, {"GET", "*", 400}, {"GET", "http://x", 400}, {"GET", "/health?a=%zz", 400},
+    static const struct {
+        const char *method, *target;
+        uint32_t status;
+    } cases[] = {
+        {"GET", "/api/v1/none", 404},
+        {"GET", "/", 404},
+        {"GET", "/api/v1/push/", 404},
+        {"POST", "/api/v1/pushx", 404},
+        {"GET", "/api/v1/push", 405},
+        {"POST", "/api/v1/pop", 405},
+        {"HEAD", "/api/v1/pop", 405},
+        {"get", "/health", 405},
+        {"PUT", "/api/v1/resources/queues/q", 405},
+        {"GET", "/api/v1/pop/queue/", 400},
+        {"GET", "/api/v1/pop/queue/%zz", 400},
+        {"GET", "/api/v1/pop/queue/%00", 400},
+        {"GET", "/api/v1/pop/queue/%ff", 400},
+        {"GET", "/api/v1/pop/queue/a%0Ab", 400},
+        {"GET", "*", 400},
+        {"GET", "http://x", 400},
+        {"GET", "/health?a=%zz", 400},
         {"GET", "/health?a&a&a&a&a&a&a&a&a&a&a&a&a&a&a&a&a&a&a&a&a&a&a&a&a", 400},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct request *r = target(cases[i].method, cases[i].target);
-        if (r->status != cases[i].status || r->route != NULL) fail_msg("%s %s: %u", cases[i].method, cases[i].target, r->status);
+        if (r->status != cases[i].status || r->route != NULL)
+            fail_msg("%s %s: %u", cases[i].method, cases[i].target, r->status);
         target_drop(r);
     }
     struct request *r = target("PATCH", "/api/v1/resources/queues/q");
     assert_string_equal(r->allow, "DELETE, GET, HEAD");
     target_drop(r);
     r = target("GET", "/api/v1/no%22ne");
-    assert_true(slice_is(buf_view(&r->out), "{\"code\":\"no_such_route\",\"error\":\"not found\",\"path\":\"/api/v1/no\\\"ne\"}"));
+    assert_true(
+        slice_is(buf_view(&r->out), "{\"code\":\"no_such_route\",\"error\":\"not found\",\"path\":\"/api/v1/no\\\"ne\"}"));
     target_drop(r);
     r = target("HEAD", "http://h:1/health");
     assert_non_null(r->route);
@@ -291,7 +373,11 @@ static void test_latencies_fall_into_their_buckets(void **state)
     (void)state;
     struct edge_metrics *m = calloc(1, sizeof *m);
     assert_non_null(m);
-    static const struct { int64_t us; uint32_t bucket; } cases[] = {{0, 0}, {1, 0}, {64, 0}, {65, 1}, {128, 1}, {129, 2}, {1000000, 14}, {INT64_MAX, METRICS_BUCKETS - 1}, {-5, 0}};
+    static const struct {
+        int64_t us;
+        uint32_t bucket;
+    } cases[] = {{0, 0}, {1, 0}, {64, 0}, {65, 1}, {128, 1}, {129, 2}, {1000000, 14}, {INT64_MAX, METRICS_BUCKETS - 1},
+                 {-5, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         uint64_t before = counter_get(&m->routes[ROUTE_PUSH].bucket[cases[i].bucket]);
         metrics_count(m, ROUTE_PUSH, 201, cases[i].us);

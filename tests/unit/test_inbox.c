@@ -71,12 +71,15 @@ static void job_done(struct call *c)
         if (c->kind == CALL_WRITE) e->pushed++;
         if (c->kind == CALL_POP) messages_note(j);
         break;
-    case CALL_EMPTY: e->empty++; break;
+    case CALL_EMPTY:
+        e->empty++;
+        break;
     case CALL_CANCELLED:
         must(j->cancelled);
         e->cancelled++;
         break;
-    default: must(false);
+    default:
+        must(false);
     }
     broker_pieces_release(e->broker, c);
     arena_free(&c->arena);
@@ -94,7 +97,8 @@ static void job_push(struct job *j)
     static const char *const lanes[] = {"a", "b", "c", "d"};
     char text[16];
     struct push_writer w;
-    struct push_item item = {.payload = slice_make(text, (size_t)snprintf(text, sizeof text, "%u", atomic_fetch_add(&next_message, 1)))};
+    struct push_item item = {
+        .payload = slice_make(text, (size_t)snprintf(text, sizeof text, "%u", atomic_fetch_add(&next_message, 1)))};
     push_begin(&w, &j->command, rig_tenant);
     push_group_begin(&w, slice_of("q"), slice_of(lanes[dice(j->edge, 4)]), 1);
     push_item_add(&w, &item);
@@ -111,10 +115,17 @@ static void job_pop(struct job *j)
     j->call.kind = CALL_POP;
     j->call.wait = dice(j->edge, 3) > 0;
     if (j->call.wait) j->call.deadline_us = clock_mono_us() + 1000 + dice(j->edge, 200000);
-    j->call.pop = (struct pop_command){
-        .tenant = rig_tenant, .lease_id = uuid_mint(clock_wall_us()), .scope = pinned ? POP_PARTITION : POP_QUEUE, .auto_ack = 1,
-        .batch = 1 + dice(j->edge, 4), .partitions = 1 + dice(j->edge, 3), .group = slice_of(QUEUE_MODE_GROUP),
-        .queue = slice_of("q"), .partition = slice_of(pinned ? "a" : ""), .name_space = slice_of(""), .task = slice_of("")};
+    j->call.pop = (struct pop_command){.tenant = rig_tenant,
+                                       .lease_id = uuid_mint(clock_wall_us()),
+                                       .scope = pinned ? POP_PARTITION : POP_QUEUE,
+                                       .auto_ack = 1,
+                                       .batch = 1 + dice(j->edge, 4),
+                                       .partitions = 1 + dice(j->edge, 3),
+                                       .group = slice_of(QUEUE_MODE_GROUP),
+                                       .queue = slice_of("q"),
+                                       .partition = slice_of(pinned ? "a" : ""),
+                                       .name_space = slice_of(""),
+                                       .task = slice_of("")};
 }
 
 static void job_start(struct edge *e, struct job *j)

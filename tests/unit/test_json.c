@@ -45,10 +45,40 @@ static void test_values_of_all_kinds_are_accepted(void **state)
 {
     (void)state;
     static const char *const good[] = {
-        "0", "-0", "1", "-1", "10", "1.5", "1e5", "1E+5", "1e-05", "0.1000", "9007199254740993", "1e400", "123456789012345678901234567890",
-        "true", "false", "null", "\"\"", "\"a\"", "[]", "{}", "[1]", "[1,2]", "{\"a\":1}", "{\"a\":1,\"a\":2}", "{\"\":[]}",
-        " \t\r\n[ 1 , { \"a\" : [ ] , \"b\" : { } } ] \n", "\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u00e9\"", "\"\\ud83d\\ude00\"", "\"\\ud800\"",
-        "\"\\udc00x\"", "\"caf\xc3\xa9\"", "\"\xf0\x9f\x98\x80\"", "\"\x7f\"", "[[[[[[[[]]]]]]]]",
+        "0",
+        "-0",
+        "1",
+        "-1",
+        "10",
+        "1.5",
+        "1e5",
+        "1E+5",
+        "1e-05",
+        "0.1000",
+        "9007199254740993",
+        "1e400",
+        "123456789012345678901234567890",
+        "true",
+        "false",
+        "null",
+        "\"\"",
+        "\"a\"",
+        "[]",
+        "{}",
+        "[1]",
+        "[1,2]",
+        "{\"a\":1}",
+        "{\"a\":1,\"a\":2}",
+        "{\"\":[]}",
+        " \t\r\n[ 1 , { \"a\" : [ ] , \"b\" : { } } ] \n",
+        "\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u00e9\"",
+        "\"\\ud83d\\ude00\"",
+        "\"\\ud800\"",
+        "\"\\udc00x\"",
+        "\"caf\xc3\xa9\"",
+        "\"\xf0\x9f\x98\x80\"",
+        "\"\x7f\"",
+        "[[[[[[[[]]]]]]]]",
     };
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         if (!accepts(good[i])) fail_msg("refused: %s", good[i]);
@@ -59,12 +89,81 @@ static void test_everything_else_is_refused(void **state)
 {
     (void)state;
     static const char *const bad[] = {
-        "", " ", "nul", "True", "nulll", "tru", "+1", "01", "-", "1.", ".5", "1e", "1e+", "0x1", "1_0", "NaN", "Infinity", "-Infinity", "--1",
-        "\"", "\"a", "\"\\\"", "\"\\x\"", "\"\\u12\"", "\"\\u12g4\"", "\"\\", "'a'", "\"a\nb\"", "\"a\tb\"", "[", "]", "[1", "[1,", "[1,]", "[,1]",
-        "[1 2]", "[1,,2]", "{", "}", "{\"a\"", "{\"a\":", "{\"a\":1", "{\"a\":1,", "{\"a\":1,}", "{,\"a\":1}", "{a:1}", "{1:1}", "{\"a\" 1}",
-        "{\"a\":1 \"b\":2}", "{\"a\":}", "{\"a\"::1}", "[1}", "{\"a\":1]", "1 2", "[] []", "[]x", "{}]", "/**/1", "1//", "\"a\"b", "\xef\xbb\xbf[]",
-        "\"\xff\"", "\"\xc3\"", "\"\xc3(\"", "\"\xed\xa0\x80\"", "\"\xf5\x80\x80\x80\"", "\"\xc0\xaf\"", "{\"\xff\":1}", "\xc3\xa9", "\f1",
-        "\xc2\xa0" "1", "[\"a\",\n4\n,1,", "{\"a\":\"b\"}#", "[1]\x01",
+        "",
+        " ",
+        "nul",
+        "True",
+        "nulll",
+        "tru",
+        "+1",
+        "01",
+        "-",
+        "1.",
+        ".5",
+        "1e",
+        "1e+",
+        "0x1",
+        "1_0",
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "--1",
+        "\"",
+        "\"a",
+        "\"\\\"",
+        "\"\\x\"",
+        "\"\\u12\"",
+        "\"\\u12g4\"",
+        "\"\\",
+        "'a'",
+        "\"a\nb\"",
+        "\"a\tb\"",
+        "[",
+        "]",
+        "[1",
+        "[1,",
+        "[1,]",
+        "[,1]",
+        "[1 2]",
+        "[1,,2]",
+        "{",
+        "}",
+        "{\"a\"",
+        "{\"a\":",
+        "{\"a\":1",
+        "{\"a\":1,",
+        "{\"a\":1,}",
+        "{,\"a\":1}",
+        "{a:1}",
+        "{1:1}",
+        "{\"a\" 1}",
+        "{\"a\":1 \"b\":2}",
+        "{\"a\":}",
+        "{\"a\"::1}",
+        "[1}",
+        "{\"a\":1]",
+        "1 2",
+        "[] []",
+        "[]x",
+        "{}]",
+        "/**/1",
+        "1//",
+        "\"a\"b",
+        "\xef\xbb\xbf[]",
+        "\"\xff\"",
+        "\"\xc3\"",
+        "\"\xc3(\"",
+        "\"\xed\xa0\x80\"",
+        "\"\xf5\x80\x80\x80\"",
+        "\"\xc0\xaf\"",
+        "{\"\xff\":1}",
+        "\xc3\xa9",
+        "\f1",
+        "\xc2\xa0"
+        "1",
+        "[\"a\",\n4\n,1,",
+        "{\"a\":\"b\"}#",
+        "[1]\x01",
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         if (accepts(bad[i])) fail_msg("accepted: %s", bad[i]);
@@ -85,7 +184,8 @@ static void test_zero_bytes_end_nothing_early(void **state)
 static void test_every_cut_is_refused(void **state)
 {
     (void)state;
-    const char text[] = "{\"key with more than sixteen bytes\":[\"and a value that is longer than thirty-two bytes\",-1.5e+7,true,null]}";
+    const char text[] =
+        "{\"key with more than sixteen bytes\":[\"and a value that is longer than thirty-two bytes\",-1.5e+7,true,null]}";
     assert_true(accepts(text));
     for (size_t len = 0; len < sizeof text - 1; len++) {
         if (accepts_bytes(text, len)) fail_msg("accepted at %zu bytes", len);
@@ -203,10 +303,17 @@ static void test_strings_are_unescaped(void **state)
 {
     (void)state;
     static const char *const pairs[][2] = {
-        {"\"\"", ""}, {"\"plain\"", "plain"}, {"\"Bed\\u0026Breakfast\"", "Bed&Breakfast"}, {"\"2026\\/07\"", "2026/07"},
-        {"\"caff\\u00e8\"", "caff\xc3\xa8"}, {"\"caff\xc3\xa8\"", "caff\xc3\xa8"}, {"\"\\ud83d\\ude00\"", "\xf0\x9f\x98\x80"},
-        {"\"\\\"\\\\\\/\\b\\f\\n\\r\\t\"", "\"\\/\b\f\n\r\t"}, {"\"\\uFFFF\\u0800\\u07ff\\u0080\"", "\xef\xbf\xbf\xe0\xa0\x80\xdf\xbf\xc2\x80"},
-        {"\"\\udbff\\udfff\"", "\xf4\x8f\xbf\xbf"}, {"\"a\\u0041\"", "aA"},
+        {"\"\"", ""},
+        {"\"plain\"", "plain"},
+        {"\"Bed\\u0026Breakfast\"", "Bed&Breakfast"},
+        {"\"2026\\/07\"", "2026/07"},
+        {"\"caff\\u00e8\"", "caff\xc3\xa8"},
+        {"\"caff\xc3\xa8\"", "caff\xc3\xa8"},
+        {"\"\\ud83d\\ude00\"", "\xf0\x9f\x98\x80"},
+        {"\"\\\"\\\\\\/\\b\\f\\n\\r\\t\"", "\"\\/\b\f\n\r\t"},
+        {"\"\\uFFFF\\u0800\\u07ff\\u0080\"", "\xef\xbf\xbf\xe0\xa0\x80\xdf\xbf\xc2\x80"},
+        {"\"\\udbff\\udfff\"", "\xf4\x8f\xbf\xbf"},
+        {"\"a\\u0041\"", "aA"},
     };
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
         struct arena arena;
@@ -223,8 +330,8 @@ static void test_strings_are_unescaped(void **state)
 static void test_half_surrogates_are_no_strings(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"\"\\ud800\"", "\"\\udc00\"", "\"\\ud800x\"", "\"\\ud800\\n\"", "\"\\ud800\\ud800\"", "\"\\udc00\\ud800\"",
-                                      "\"\\ud83d\\u0041\""};
+    static const char *const bad[] = {"\"\\ud800\"",        "\"\\udc00\"",        "\"\\ud800x\"",      "\"\\ud800\\n\"",
+                                      "\"\\ud800\\ud800\"", "\"\\udc00\\ud800\"", "\"\\ud83d\\u0041\""};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct arena arena;
         struct slice out;
@@ -259,7 +366,9 @@ static void test_integers_are_exact_or_refused(void **state)
     assert_true(integer_of("-17", &n) && n == -17);
     assert_true(integer_of("9223372036854775807", &n) && n == INT64_MAX);
     assert_true(integer_of("-9223372036854775808", &n) && n == INT64_MIN);
-    static const char *const bad[] = {"9223372036854775808", "-9223372036854775809", "1.0", "1e3", "\"1\"", "true", "null", "[]", "", "99999999999999999999999"};
+    static const char *const bad[] = {
+        "9223372036854775808",    "-9223372036854775809", "1.0", "1e3", "\"1\"", "true", "null", "[]", "",
+        "99999999999999999999999"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_false(integer_of(bad[i], &n));
 }
 

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include <ftw.h>
@@ -344,7 +345,8 @@ static void test_marks_are_bounded(void **state)
 static void test_killed_at_any_point_of_its_start(void **state)
 {
     struct fixture *f = *state;
-    static const char *const points[] = {"meta-renamed", "meta-written", "log-staged", "log-written", "log-synced", "log-segment-created"};
+    static const char *const points[] = {"meta-renamed", "meta-written", "log-staged",
+                                         "log-written",  "log-synced",   "log-segment-created"};
     uint32_t kills = 0, entries = 0;
     for (uint32_t p = 0; p < sizeof points / sizeof *points; p++) {
         for (int pass = 1; pass <= 3; pass++) {
@@ -360,8 +362,10 @@ static void test_killed_at_any_point_of_its_start(void **state)
                 }
                 int status;
                 assert_int_equal(waitpid(child, &status, 0), child);
-                if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) kills++;
-                else assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+                if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+                    kills++;
+                else
+                    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
             }
             open_it(f);
             wait_applied(f, 1 + entries);

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include <errno.h>
@@ -267,7 +268,7 @@ static void test_delete_range(void **state)
     submit(f, b, 1, true);
     b = store_batch_new(f->store);
     store_batch_delete_range(b, slice_of("k00000010"), slice_of("k00000090"));
-    put_number(b, 50, 5); /* after the range: stays */
+    put_number(b, 50, 5);                                        /* after the range: stays */
     store_batch_delete_range(b, slice_of("k2"), slice_of("k1")); /* empty */
     submit(f, b, 2, true);
     wait_for(f, 2, 2);

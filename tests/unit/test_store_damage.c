@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include <dirent.h>
@@ -36,7 +37,8 @@ static void on_failed(void *ctx, const char *what)
     atomic_fetch_add(&failures, 1);
 }
 
-static enum store_status open_at(const char *dir, struct loop **loop, struct store **s, struct store_mark *mark, struct buf *error)
+static enum store_status open_at(const char *dir, struct loop **loop, struct store **s, struct store_mark *mark,
+                                 struct buf *error)
 {
     *loop = loop_new();
     struct store_options o = {.dir = dir, .loop = *loop, .write_buffer_bytes = 1 << 20, .failed = on_failed};
@@ -143,7 +145,8 @@ static bool row_check(void *ctx, struct slice key, struct slice value)
     }
     memcpy(&n, value.at, sizeof n);
     value_of(want, n);
-    c->wrong |= n >= ROWS || n % BATCHES >= c->batches || !slice_equal(key, key_of(want_key, n)) || memcmp(want, value.at, VALUE_BYTES) != 0;
+    c->wrong |= n >= ROWS || n % BATCHES >= c->batches || !slice_equal(key, key_of(want_key, n)) ||
+                memcmp(want, value.at, VALUE_BYTES) != 0;
     return true;
 }
 
