@@ -36,6 +36,8 @@ def read_records(path):
     if len(blob) < 16:
         return []
     magic, at = struct.unpack_from("<QQ", blob)
+    if (magic, at) == (0, 0):
+        return []  # killed before the first header
     if magic != MAGIC:
         raise ValueError(f"{path}: not an undo file")
     records = []
