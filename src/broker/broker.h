@@ -21,6 +21,16 @@
  * A pop that finds nothing is CALL_EMPTY; result.pop then carries the conflation flags (no claims). An autoAck pop's claims cannot be
  * handed back: the messages of one whose caller left while it was in the log are gone (at most once, as asked for).
  *
+ * A step with has_next: when it commits, its claim is made in the same entry. If that found nothing and `wait` is set, the call goes on
+ * as a long poll of its `pop` for next_wait_us (CALL_POP from then on: cancelled, timed out and stopped like one). Once the step has
+ * committed, `step` is set and the caller answers it as committed in every case: with the batch when the outcome is CALL_OK and
+ * result.pop has messages (pieces as of a pop), else with none.
+ *
+ * Timers: the leader puts a tick into the log when a timer is due; parked callers of its lane go right behind it.
+ *
+ * A read that waits: `read` may set `waits` and name lanes with broker_watch; it runs again when something was appended to one of
+ * them, and a last time (`late` is set then) at the deadline or when the broker stops.
+ *
  * Ownership: the caller owns struct call, its arena and what `command` points to, and leaves them alone from submit to done. */
 #ifndef QUEEN_BROKER_BROKER_H
 #define QUEEN_BROKER_BROKER_H
@@ -65,19 +75,24 @@ struct call {
     bool grows;             /* CALL_WRITE: needs room on disk (push): refused with CALL_STORAGE_FULL when it is scarce */
     struct pop_command pop; /* CALL_POP: slices must outlive the call */
     bool wait;              /* CALL_POP: long poll */
+    bool has_next;          /* CALL_WRITE of a step that holds a POP: `pop` is the same pop; see below */
+    int64_t next_wait_us;   /* with has_next and `wait`: how long to wait for a batch once the step has committed */
     bool choose_batch, choose_partitions; /* CALL_POP: autopilot picks what the client did not send */
     void (*read)(struct call *c, struct engine *e,
                  struct engine_now now); /* CALL_READ: runs on the group thread, writes to `answer` */
     bool always;                         /* CALL_READ: also while starting and stopping (metrics) */
+    bool waits; /* CALL_READ, set by `read`: nothing to answer yet (see broker_watch). False before each run */
     void *read_ctx;
     /* the answer */
     enum call_outcome outcome;
     uint32_t retry_after_s;
     struct engine_result result; /* CALL_OK of writes and pops */
-    struct call_piece *pieces;   /* CALL_POP: for all claims' pieces, in order */
-    int64_t wall_us;             /* time of the command's execution (lease end of a delivery is counted from it) */
-    struct buf answer;           /* CALL_READ: freed by the caller */
-    uint32_t status;             /* CALL_READ: HTTP status chosen by `read` (0 = 200) */
+    const struct step_result
+        *step; /* with has_next: the step has committed, whatever `outcome` says; `result.pop` is the batch, if any */
+    struct call_piece *pieces; /* CALL_POP: for all claims' pieces, in order */
+    int64_t wall_us;           /* time of the command's execution (lease end of a delivery is counted from it) */
+    struct buf answer;         /* CALL_READ: freed by the caller */
+    uint32_t status;           /* CALL_READ: HTTP status chosen by `read` (0 = 200) */
     /* the broker's own: zeroed before the first submit; a call may be submitted again after done */
     struct broker *broker;
     struct loop_task task, cancel_task;
@@ -112,6 +127,9 @@ void broker_pieces_release(struct broker *b, struct call *c); /* any thread, aft
  * `arena`. False: damaged (logged with its place). Release it once rendered, any thread. */
 bool broker_piece_load(struct broker *b, struct arena *arena, const struct delivery_piece *d, struct call_piece *out);
 void broker_piece_release(struct broker *b, struct call_piece *p);
+
+/* Inside `read` of a CALL_READ: run it again when something is appended to this lane, which need not exist yet. With c->waits set. */
+void broker_watch(struct broker *b, struct call *c, struct uuid tenant, struct slice queue, struct slice partition);
 
 /* Admission by bytes, before a body is read: false = answer 429 (retry_after_s set). Give back the same amount once answered.
  * Any thread. */

@@ -1,131 +1,7 @@
 #include "engine/command.h"
 
 #include "base/hash.h"
-#include "base/limits.h"
-#include "base/must.h"
-
-/* ---- reading ------------------------------------------------------------------------------------------------------ */
-
-/* A cursor over bytes that may be anything. Once something was missing `bad` stays set and all reads give zeros. */
-struct reader {
-    const char *at, *end;
-    bool bad;
-};
-
-static struct reader reader_of(struct slice s)
-{
-    return (struct reader){.at = s.at, .end = s.at + s.len};
-}
-
-static struct slice read_bytes(struct reader *r, size_t len)
-{
-    if (r->bad || (size_t)(r->end - r->at) < len) {
-        r->bad = true;
-        return (struct slice){.at = "", .len = 0};
-    }
-    struct slice s = slice_make(r->at, len);
-    r->at += len;
-    return s;
-}
-
-static void read_into(struct reader *r, void *out, size_t len)
-{
-    struct slice s = read_bytes(r, len);
-    if (s.len == len) {
-        memcpy(out, s.at, len);
-    } else {
-        memset(out, 0, len);
-    }
-}
-
-static uint8_t read_u8(struct reader *r)
-{
-    uint8_t v;
-    read_into(r, &v, sizeof v);
-    return v;
-}
-
-static uint16_t read_u16(struct reader *r)
-{
-    uint16_t v;
-    read_into(r, &v, sizeof v);
-    return v;
-}
-
-static uint32_t read_u32(struct reader *r)
-{
-    uint32_t v;
-    read_into(r, &v, sizeof v);
-    return v;
-}
-
-static int64_t read_i64(struct reader *r)
-{
-    int64_t v;
-    read_into(r, &v, sizeof v);
-    return v;
-}
-
-static struct uuid read_uuid(struct reader *r)
-{
-    struct uuid v;
-    read_into(r, v.bytes, sizeof v.bytes);
-    return v;
-}
-
-/* u16 length, bytes. */
-static struct slice read_name(struct reader *r)
-{
-    uint16_t len = read_u16(r);
-    return read_bytes(r, len);
-}
-
-/* ---- writing ------------------------------------------------------------------------------------------------------ */
-
-static void put_name(struct buf *out, struct slice s)
-{
-    must(s.len <= UINT16_MAX);
-    buf_u16(out, (uint16_t)s.len);
-    buf_slice(out, s);
-}
-
-static void put_i64(struct buf *out, int64_t v)
-{
-    buf_put(out, &v, sizeof v);
-}
-
-static void put_uuid(struct buf *out, struct uuid id)
-{
-    buf_put(out, id.bytes, sizeof id.bytes);
-}
-
-static void put_u32_at(struct buf *out, size_t at, uint32_t v)
-{
-    memcpy(out->at + at, &v, sizeof v);
-}
-
-static size_t command_begin(struct buf *out, enum command_kind kind, uint8_t flags)
-{
-    size_t at = out->len;
-    must(at % 8 == 0);
-    buf_u32(out, 0);
-    buf_byte(out, (char)kind);
-    buf_byte(out, (char)flags);
-    buf_u16(out, 0);
-    return at;
-}
-
-static void pad_to(struct buf *out, size_t from, size_t unit)
-{
-    while ((out->len - from) % unit != 0) buf_byte(out, 0);
-}
-
-static void command_finish(struct buf *out, size_t at)
-{
-    pad_to(out, at, 8);
-    must(out->len - at <= COMMAND_BYTES_MAX);
-    put_u32_at(out, at, (uint32_t)(out->len - at));
-}
+#include "engine/command_io.h"
 
 /* ---- entries ------------------------------------------------------------------------------------------------------ */
 
@@ -206,7 +82,7 @@ static bool item_fits(const char *at, uint32_t len)
     if (len < ITEM_HEAD_BYTES) return false;
     uint8_t flags = (uint8_t)at[0];
     memcpy(&n, at + 2, 2);
-    uint32_t need = ITEM_HEAD_BYTES + (flags & ITEM_TRACE ? 16U : 0U);
+    uint32_t need = ITEM_HEAD_BYTES + (flags & ITEM_TRACE ? 16U : 0U) + (flags & ITEM_ID ? 16U : 0U);
     if (flags & ITEM_SUBJECT) {
         uint16_t subject;
         if (len < need + 2) return false;
@@ -276,6 +152,10 @@ void push_group_item(const struct push_group *g, uint32_t i, struct push_item *o
         memcpy(out->trace.bytes, at, 16);
         at += 16;
     }
+    if (out->flags & ITEM_ID) {
+        memcpy(out->id.bytes, at, 16);
+        at += 16;
+    }
     if (out->flags & ITEM_SUBJECT) {
         memcpy(&subject_len, at, 2);
         at += 2;
@@ -320,11 +200,12 @@ void push_item_add(struct push_writer *w, const struct push_item *item)
     struct buf *out = w->out;
     must(w->item_count < w->item_total && item->transaction.len <= TRANSACTION_ID_BYTES_MAX && item->subject.len <= UINT16_MAX);
     bool named = item->flags & ITEM_TRANSACTION;
-    buf_reserve(out, 32 + item->transaction.len + item->subject.len + item->payload.len);
+    buf_reserve(out, 48 + item->transaction.len + item->subject.len + item->payload.len);
     buf_byte(out, (char)item->flags);
     buf_byte(out, 0);
     buf_u16(out, named ? (uint16_t)item->transaction.len : 0);
     if (item->flags & ITEM_TRACE) put_uuid(out, item->trace);
+    if (item->flags & ITEM_ID) put_uuid(out, item->id);
     if (item->flags & ITEM_SUBJECT) buf_u16(out, (uint16_t)item->subject.len);
     if (named) buf_slice(out, item->transaction);
     if (item->flags & ITEM_SUBJECT) buf_slice(out, item->subject);

@@ -21,11 +21,14 @@
  *     queue name, partition name, zero pad to 4
  *     u32 ends[item_count]      end of each item, counted from the first item's first byte
  *     items, back to back:  u8 flags, u8 0, u16 transaction_len,
- *                           [16 bytes trace id]  [u16 subject_len]  transaction id, [subject], payload (to the item's end)
+ *                           [16 bytes trace id]  [16 bytes message id]  [u16 subject_len]  transaction id, [subject],
+ *                           payload (to the item's end)
  *   A group is the payload's home: the engine keeps its place in the log, deliveries are rendered from its bytes.
  *
- * POP, ACK, EXTEND, CONFIGURE, QUEUE_DELETE, CLAIM_RETURN, INIT: see the structs and encoders below. They are decoded
- * into structs whose slices point into the command.
+ * STEP: a transaction. 8 bytes reserved (0), then nested commands, each whole with its head, in this order: any number of ACK (by
+ * group name), then at most one each of PUSH, POSITIONS, KV, TIMERS, POP (claim the next batch). All of one tenant.
+ *
+ * The others: see the structs and encoders below. They are decoded into structs whose slices point into the command.
  *
  * Decoding is total: any bytes give a struct or false, never a crash (fuzzed). Thread-safe: no state. */
 #ifndef QUEEN_ENGINE_COMMAND_H
@@ -44,6 +47,12 @@ enum command_kind {
     COMMAND_QUEUE_DELETE,
     COMMAND_CLAIM_RETURN, /* a pop's caller is gone: hand its claims back with their attempts */
     COMMAND_INIT,         /* the first command of a log: the cluster's id seed */
+    COMMAND_KV,
+    COMMAND_TIMERS,
+    COMMAND_LOCKS,
+    COMMAND_POSITIONS, /* only inside a step */
+    COMMAND_STEP,
+    COMMAND_TICK, /* fires timers that are due */
 };
 
 enum { ENTRY_MAGIC = 0x314e4551, ENTRY_HEAD_BYTES = 48, COMMAND_HEAD_BYTES = 8 };
@@ -69,12 +78,14 @@ bool command_next(struct slice *rest, struct command *out);
 
 /* ---- PUSH ------------------------------------------------------------------------------------------------------- */
 
-enum { ITEM_TRANSACTION = 1, ITEM_TRACE = 2, ITEM_SUBJECT = 4, ITEM_ENCRYPTED = 8 };
+/* ITEM_ID: the message has the id minted at the edge (a timer's, promised when it was scheduled), not one made from its offset. */
+enum { ITEM_TRANSACTION = 1, ITEM_TRACE = 2, ITEM_SUBJECT = 4, ITEM_ENCRYPTED = 8, ITEM_ID = 16 };
 
 struct push_item {
     uint8_t flags;
     struct slice transaction; /* when ITEM_TRANSACTION; may be empty then */
     struct uuid trace;        /* when ITEM_TRACE */
+    struct uuid id;           /* when ITEM_ID */
     struct slice subject;     /* when ITEM_SUBJECT */
     struct slice payload;     /* JSON text, or an encrypted envelope; empty = null */
 };
@@ -166,6 +177,152 @@ void ack_item_add(struct buf *out, const struct ack_item *item);
 void ack_end(struct buf *out, size_t command_at);                  /* command_at = out->len before ack_begin */
 bool ack_decode(const struct command *c, struct ack_command *out); /* checks all items */
 bool ack_item_next(struct slice *rest, struct ack_item *out);
+
+/* ---- KV --------------------------------------------------------------------------------------------------------- */
+
+enum kv_op_kind {
+    KV_PUT, /* also putIfAbsent: expect 0 */
+    KV_DELETE,
+    KV_INCR,
+    KV_CHECK,
+    KV_GET,
+    KV_GET_MANY,
+    KV_GET_PREFIX, /* not inside a step */
+};
+enum { KV_REQUIRED = 1, KV_EXPECT = 2, KV_KEYS_ONLY = 4, KV_HAS_MIN = 8, KV_HAS_MAX = 16 };
+
+/* The edge has checked everything that needs no state: names, sizes, one write or check a key, at most KV_OPS_MAX ops. */
+struct kv_op {
+    uint8_t kind; /* enum kv_op_kind */
+    uint8_t flags;
+    uint16_t key_count; /* GET_MANY */
+    uint32_t limit;     /* GET_PREFIX: rows, 1..1000 */
+    uint64_t expect;    /* when KV_EXPECT: the version that must be live; 0 = must not exist */
+    int64_t ttl_us;     /* PUT, INCR: lifetime; 0 = for ever */
+    struct slice name_space;
+    struct slice key; /* GET_PREFIX: the prefix; GET_MANY: key_count keys, each u16 length and bytes (kv_key_next) */
+    struct slice
+        value; /* PUT: compact JSON; INCR: delta, a JSON number; GET_PREFIX: keys behind this one only (may be empty) */
+    struct slice min, max; /* INCR: JSON numbers, when KV_HAS_MIN, KV_HAS_MAX */
+};
+
+struct kv_command {
+    struct uuid tenant;
+    uint32_t op_count;
+    struct slice ops;
+};
+
+static inline bool kv_op_writes(uint8_t kind)
+{
+    return kind == KV_PUT || kind == KV_DELETE || kind == KV_INCR;
+}
+
+size_t kv_begin(struct buf *out, struct uuid tenant, uint32_t op_count); /* gives command_at for kv_end */
+void kv_op_add(struct buf *out, const struct kv_op *op);
+void kv_end(struct buf *out, size_t command_at);
+bool kv_decode(const struct command *c, struct kv_command *out); /* checks all ops */
+bool kv_op_next(struct slice *rest, struct kv_op *out);
+void kv_key_put(struct buf *keys, struct slice key); /* builds `key` of a GET_MANY */
+bool kv_key_next(struct slice *keys, struct slice *key);
+
+/* ---- TIMERS ------------------------------------------------------------------------------------------------------ */
+
+enum timer_op_kind { TIMER_SCHEDULE, TIMER_CANCEL };
+
+/* A schedule carries its message as a push group of one item (ITEM_TRANSACTION and ITEM_ID, maybe ITEM_SUBJECT, ITEM_ENCRYPTED) with
+ * the destination's queue and partition: it is the payload's home, and the message when it fires. */
+struct timer_op {
+    uint8_t kind;           /* enum timer_op_kind */
+    int64_t delay_us;       /* SCHEDULE: may be 0 or negative (due at once); at most TIMER_DELAY_US_MAX */
+    struct slice queue;     /* of the timer's identity, and where it fires */
+    struct slice key;       /* 1..TIMER_KEY_BYTES_MAX */
+    struct slice partition; /* SCHEDULE */
+    struct push_item item;  /* SCHEDULE */
+    struct slice block;     /* SCHEDULE, decoded only: the push group */
+};
+
+struct timers_command {
+    struct uuid tenant;
+    uint32_t op_count;
+    struct slice ops;
+};
+
+size_t timers_begin(struct buf *out, struct uuid tenant, uint32_t op_count);
+void timer_op_add(struct buf *out, const struct timer_op *op); /* writes queue, key, partition, item; not `block` */
+void timers_end(struct buf *out, size_t command_at);
+bool timers_decode(const struct command *c, struct timers_command *out);
+bool timer_op_next(struct slice *rest, struct timer_op *out);
+
+void tick_encode(struct buf *out);
+
+/* ---- LOCKS ------------------------------------------------------------------------------------------------------- */
+
+enum lock_op_kind { LOCK_ACQUIRE, LOCK_RENEW, LOCK_RELEASE, LOCK_GET };
+#define LOCK_NAME_SPACE "queen-locks"
+enum { LOCK_SLOTS_MAX = 1024 };
+
+/* A permit is the KV row (LOCK_NAME_SPACE, "<name>#<slot>"), value {"owner":<string or null>} or, once renewed,
+ * {"owner":...,"since":"<time of the first acquire, in KV spelling>"}; the token is its version. */
+struct lock_op {
+    uint8_t kind; /* enum lock_op_kind */
+    uint8_t has_owner;
+    uint32_t limit;     /* ACQUIRE: permits, 1..LOCK_SLOTS_MAX */
+    uint32_t slot;      /* RENEW, RELEASE */
+    uint64_t token;     /* RENEW, RELEASE */
+    int64_t ttl_us;     /* ACQUIRE, RENEW */
+    struct slice name;  /* 1..256 bytes */
+    struct slice owner; /* when has_owner: a JSON string with its quotes, as render_text writes it */
+};
+
+struct locks_command {
+    struct uuid tenant;
+    uint32_t op_count;
+    struct slice ops;
+};
+
+size_t locks_begin(struct buf *out, struct uuid tenant, uint32_t op_count);
+void lock_op_add(struct buf *out, const struct lock_op *op);
+void locks_end(struct buf *out, size_t command_at);
+bool locks_decode(const struct command *c, struct locks_command *out);
+bool lock_op_next(struct slice *rest, struct lock_op *out);
+
+/* ---- POSITIONS --------------------------------------------------------------------------------------------------- */
+
+struct position_item {
+    uint8_t forget; /* offset null: the group's cursor goes back to how a new one begins */
+    uint8_t mode;   /* enum subscription_mode: for the registration of an unknown group */
+    uint8_t has_metadata;
+    uint64_t offset;                                /* next to read, at most INT64_MAX */
+    int64_t from_us;                                /* SUBSCRIBE_FROM */
+    struct slice queue, partition, group, metadata; /* metadata at most METADATA_BYTES_MAX */
+};
+
+struct positions_command {
+    struct uuid tenant;
+    uint32_t item_count;
+    struct slice items;
+};
+
+size_t positions_begin(struct buf *out, struct uuid tenant, uint32_t item_count);
+void position_add(struct buf *out, const struct position_item *item);
+void positions_end(struct buf *out, size_t command_at);
+bool positions_decode(const struct command *c, struct positions_command *out);
+bool position_next(struct slice *rest, struct position_item *out);
+
+/* ---- STEP -------------------------------------------------------------------------------------------------------- */
+
+struct step_command {
+    struct uuid tenant;
+    struct slice acks; /* ACK commands: walk with command_next */
+    uint32_t ack_commands, ack_items;
+    bool has_push, has_positions, has_kv, has_timers, has_pop;
+    struct command push, positions, kv, timers, pop;
+};
+
+/* size_t at = step_begin(out); ack_begin...; push_begin...; ...; step_end(out, at); */
+size_t step_begin(struct buf *out);
+void step_end(struct buf *out, size_t command_at);
+bool step_decode(const struct command *c, struct step_command *out); /* checks order and tenants, and decodes every part once */
 
 /* ---- the small ones --------------------------------------------------------------------------------------------- */
 

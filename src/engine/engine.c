@@ -221,6 +221,8 @@ static bool command_apply(struct engine *e, const struct command *c, uint64_t wh
         return claim_return_apply(e, c);
     case COMMAND_INIT:
         return init_apply(e, c);
+    default:
+        break;
     }
     return false;
 }

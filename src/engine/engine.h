@@ -77,23 +77,114 @@ struct ack_outcome {
     bool lease_released, dead_lettered;
 };
 
+struct push_result {
+    struct push_outcome *items; /* groups in command order, items in group order */
+    uint32_t count;
+};
+
+struct pop_result {
+    struct claim *claims;
+    uint32_t count, messages;
+    bool conflates;           /* the group's effective policy */
+    bool conflation_conflict; /* the request's wish differs from it */
+};
+
+struct ack_result {
+    struct ack_outcome *items;
+    uint32_t count;
+};
+
+enum kv_reason { KV_FINE, KV_EXISTS, KV_ABSENT, KV_VERSION, KV_LIMIT, KV_TYPE };
+
+struct kv_row_view {
+    struct slice key, value; /* value empty when only keys were asked for */
+    uint64_t version;
+    int64_t expires_us; /* wall time; 0 = never */
+    int64_t updated_us;
+};
+
+/* Of one op. All memory is the result's arena. */
+struct kv_outcome {
+    bool applied;   /* writes, check */
+    bool found;     /* GET */
+    bool has_value; /* `value` is the JSON text to show, else null */
+    bool truncated; /* GET_MANY, GET_PREFIX */
+    uint8_t reason; /* enum kv_reason, when not applied */
+    uint64_t version;
+    struct slice
+        value; /* PUT applied: empty (the caller has it); DELETE: the removed one; INCR: the new number; lost: the live row's */
+    int64_t expires_us, updated_us; /* GET */
+    struct kv_row_view *rows;       /* GET_MANY, GET_PREFIX: key order */
+    uint32_t row_count;
+    struct slice *missing; /* GET_MANY: input order */
+    uint32_t missing_count;
+};
+
+struct kv_result {
+    bool
+        refused; /* a required op lost: nothing was written, `failed` says which (items has its outcome, the others' are unset) */
+    uint32_t failed;
+    struct kv_outcome *items; /* in the order of the command */
+    uint32_t count;
+};
+
+enum timer_status { TIMER_SCHEDULED, TIMER_RESCHEDULED, TIMER_CANCELLED, TIMER_ABSENT };
+
+struct timer_outcome {
+    uint8_t status;           /* enum timer_status */
+    int64_t due_us;           /* scheduled: wall time */
+    struct uuid message;      /* scheduled: the promised message id */
+    struct slice transaction; /* cancelled: of the timer removed */
+};
+
+struct timers_result {
+    struct timer_outcome *items;
+    uint32_t count;
+};
+
+struct lock_holder {
+    uint32_t slot;
+    struct kv_row_view row;
+};
+
+struct lock_outcome {
+    bool done;    /* acquired, renewed, released; GET: somebody holds it */
+    bool already; /* ACQUIRE: the owner held it before; nothing was written */
+    uint32_t slot;
+    uint64_t token;
+    struct lock_holder *holders; /* when not done, and for GET */
+    uint32_t holder_count;
+};
+
+struct locks_result {
+    struct lock_outcome *items;
+    uint32_t count;
+};
+
+enum step_refusal { STEP_COMMITTED, STEP_REJECTED_ACK, STEP_QUEUE_NOT_FOUND, STEP_DUPLICATE, STEP_KV_PRECONDITION };
+
+/* A transaction's result: committed, then every part that was asked for has its result; or refused, and nothing was changed. */
+struct step_result {
+    uint8_t refusal;        /* enum step_refusal */
+    uint32_t failed;        /* the item refused: of the acks, positions, pushed items or KV ops, in command order */
+    uint64_t offset;        /* STEP_DUPLICATE: the original's */
+    struct ack_result acks; /* of all ACK commands together, in order. Set also when STEP_REJECTED_ACK */
+    struct push_result push;
+    struct kv_result kv; /* set also when STEP_KV_PRECONDITION */
+    struct timers_result timers;
+    struct pop_result next; /* the claim for the next batch */
+};
+
 struct engine_result {
     uint8_t kind; /* command_kind */
     union {
-        struct {
-            struct push_outcome *items;
-            uint32_t count;
-        } push; /* groups in command order, items in group order */
-        struct {
-            struct claim *claims;
-            uint32_t count, messages;
-            bool conflates;           /* the group's effective policy */
-            bool conflation_conflict; /* the request's wish differs from it */
-        } pop;
-        struct {
-            struct ack_outcome *items;
-            uint32_t count;
-        } ack;
+        struct push_result push;
+        struct pop_result pop;
+        struct ack_result ack;
+        struct kv_result kv;
+        struct timers_result timers;
+        struct locks_result locks;
+        struct step_result step;
         struct {
             uint32_t renewed;
             int64_t expires_wall_us; /* the earliest */
@@ -112,12 +203,14 @@ struct engine_result {
 /* Where results go. `arena(slot)` gives the memory for command number `slot`'s result (it must live until the answer was
  * rendered); `result` is called once per command in order. Both may be NULL on a replay: results are then dropped.
  * `ready` tells that a lane of (queue, group) became claimable: called for every such change, so that exactly as many parked
- * callers can be woken as there are lanes. It must not call back into the engine. Any of the three may be NULL. */
+ * callers can be woken as there are lanes. It must not call back into the engine. Any of them may be NULL. */
 struct engine_sink {
     void *ctx;
     struct arena *(*arena)(void *ctx, uint32_t slot);
     void (*result)(void *ctx, uint32_t slot, const struct engine_result *r);
     void (*ready)(void *ctx, uint32_t group_number, uint32_t partition_number, struct slice partition_name);
+    /* Messages were appended to a lane (for readers by offset that wait). Any number of times; must not call back. May be NULL. */
+    void (*appended)(void *ctx, uint32_t partition_number);
 };
 
 /* Executes one entry. `where` is the log position of the entry's first byte. Returns NULL, or the reason why the entry cannot
@@ -166,7 +259,13 @@ void engine_autopilot(struct engine *e, struct pop_command *p, bool choose_batch
                       struct engine_now now);
 /* Conflation policy of a pop as it would be answered if empty: sets both flags. */
 void engine_pop_policy(struct engine *e, const struct pop_command *p, bool *conflates, bool *conflict);
-/* Node-local work that no answer depends on (freeing what deleted queues held): a bounded amount. True when there is more.
+/* How long from `now` until the next timer is due, in microseconds; 0 = now; -1 = none is pending. */
+int64_t engine_timer_due_us(struct engine *e, struct engine_now now);
+/* The lanes that the timers due at `now` will append to, at most `limit` timers (for hand-off in one entry). Order and repeats are
+ * unspecified. Gives the number of due timers seen. */
+uint32_t engine_timers_due(struct engine *e, struct engine_now now, uint32_t limit,
+                           void (*each)(void *ctx, struct uuid tenant, struct slice queue, struct slice partition), void *ctx);
+/* Node-local work that no answer depends on (freeing what deleted queues and expired keys held): a bounded amount. True when there is more.
  * Call it between entries, also on an otherwise idle node until it says false. */
 bool engine_housekeep(struct engine *e);
 
@@ -229,7 +328,52 @@ void engine_lane_depth(struct engine *e, uint32_t partition, uint32_t group, str
 bool engine_dead_letter_next(struct engine *e, struct uuid tenant, struct slice queue, struct slice group, uint64_t *before,
                              struct dead_letter_view *out);
 
+/* Reads of KV, timers and locks at `now`. Results are in the arena. */
+void engine_kv_read(struct engine *e, const struct kv_command *c, struct engine_now now, struct arena *arena,
+                    struct kv_result *out); /* reads and checks only */
+void engine_locks_read(struct engine *e, const struct locks_command *c, struct engine_now now, struct arena *arena,
+                       struct locks_result *out); /* LOCK_GET only */
+
+struct kv_space_view {
+    struct slice name;
+    uint64_t rows, bytes; /* bytes of keys and values; both count what is expired and not swept yet */
+};
+/* Namespaces of a tenant that hold rows, in name order; `after` = the last one seen (empty to begin). The view's name lives until the
+ * next entry is applied. */
+bool engine_kv_space_next(struct engine *e, struct uuid tenant, struct slice after, struct kv_space_view *out);
+
+struct timer_view {
+    struct slice key, partition, transaction; /* live until the next entry is applied */
+    struct uuid message;
+    int64_t due_us, created_us, updated_us;
+    struct delivery_piece piece; /* one item: subject, flags and payload are in its block */
+};
+bool engine_timer_get(struct engine *e, struct uuid tenant, struct slice queue, struct slice key, struct timer_view *out);
+/* The first timer of the queue behind the key `after` (empty to begin), in key byte order. */
+bool engine_timer_next(struct engine *e, struct uuid tenant, struct slice queue, struct slice after, struct timer_view *out);
+/* Timers of the queue whose key begins with the prefix. O(log n). */
+uint64_t engine_timer_count(struct engine *e, struct uuid tenant, struct slice queue, struct slice prefix);
+
+/* Reading by offset: no cursor, no lease. */
+enum fetch_status { FETCH_OK, FETCH_NO_QUEUE, FETCH_OUT_OF_RANGE };
+struct fetch_view {
+    uint32_t partition;   /* number; 0 = never written */
+    uint64_t start, tail; /* retained: start <= o < tail */
+    struct delivery_piece *pieces;
+    uint32_t piece_count, message_count;
+    uint64_t bytes;
+};
+/* From `offset` on, whole appends until bytes_max is reached (at least one), at most `messages_max` messages. */
+enum fetch_status engine_fetch(struct engine *e, struct uuid tenant, struct slice queue, struct slice partition,
+                               uint64_t offset, uint64_t bytes_max, uint32_t messages_max, struct arena *arena,
+                               struct fetch_view *out);
+/* The first offset appended at or after `us` and its time. False: none. start and tail are set when the queue exists. */
+enum fetch_status engine_offset_at(struct engine *e, struct uuid tenant, struct slice queue, struct slice partition, int64_t us,
+                                   bool *found, uint64_t *offset, int64_t *created_us, uint64_t *start, uint64_t *tail);
+int64_t engine_safe_time_us(const struct engine *e); /* greatest wall time applied */
+
 struct engine_stats {
+    uint64_t kv_rows, kv_bytes, timers;
     uint64_t queues, partitions, groups, cursors, leases, dedup_ids, dead_letters, runs_in_memory;
     uint64_t retained_messages, retained_bytes;
     uint64_t memory_bytes; /* estimate of the engine's tables */
@@ -244,7 +388,9 @@ struct hash128_pair engine_digest(struct engine *e);
 
 /* ---- rows --------------------------------------------------------------------------------------------------------- */
 
-/* Where a cut's rows go. Keys are at most 64 bytes; `put` of an existing key replaces it. delete_range is [from, to). */
+enum { ROW_KEY_BYTES_MAX = 600 };
+
+/* Where a cut's rows go. Keys are at most ROW_KEY_BYTES_MAX; `put` of an existing key replaces it. delete_range is [from, to). */
 struct engine_rows {
     void *ctx;
     void (*put)(void *ctx, struct slice key, struct slice value);
