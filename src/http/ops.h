@@ -1,66 +1,9 @@
-/* KV and timer ops as they stand in bodies: read, encoded, and rendered as result elements. Shared by their own routes and by the
- * transaction.
- *
- * Readers work on an open JSON reader that stands at the array of ops (body.h's rules hold). They check everything that needs no state
- * and fill in `why` on refusal. Slices point into the body or the arena. Any thread. */
+/* What the operators' routes share. */
 #ifndef QUEEN_HTTP_OPS_H
 #define QUEEN_HTTP_OPS_H
 
-#include "base/buf.h"
-#include "engine/engine.h"
-#include "http/json.h"
+#include <stdint.h>
 
-struct config;
-
-/* Why ops are refused, in the terms of the routes' envelope {"error","reason","detail"}. */
-struct ops_refusal {
-    uint32_t status;    /* 400, 403, 413 */
-    const char *error;  /* kv_bad_request, payload_too_large, timers_bad_request, timer_horizon_exceeded, ... */
-    const char *reason; /* kv_bad_ttl, timers_delay_required, ...; NULL = none */
-    char detail[200];   /* never holds the client's bytes */
-};
-
-enum ops_place { OPS_ROUTE, OPS_TRANSACTION }; /* a transaction has other limits (http-data 8.1, 9.6) */
-
-/* ---- KV ------------------------------------------------------------------------------------------------------------ */
-
-struct kv_input {
-    const char *name; /* as sent: "put", "putIfAbsent", ... */
-    struct kv_op op;  /* value: compact JSON */
-};
-
-struct kv_inputs {
-    struct kv_input *items;
-    uint32_t count;
-    bool writes; /* put, delete or incr: belongs in the log; else a read */
-};
-
-/* The array of ops: duplicates and the key budget included. `config`: QUEEN_KV_* limits. */
-bool kv_ops_read(struct json *j, enum ops_place place, const struct config *config, struct kv_inputs *out,
-                 struct ops_refusal *why);
-/* Appends a KV command with all ops in order. */
-void kv_ops_encode(const struct kv_inputs *in, struct uuid tenant, struct buf *out);
-/* Appends one result element without its closing brace: {"index":N,"op":"put","applied":true,... */
-void kv_element_open(struct buf *out, const struct kv_input *in, const struct kv_outcome *o, uint32_t index);
-const char *kv_reason_text(uint8_t reason); /* "exists", ... */
-
-/* ---- timers -------------------------------------------------------------------------------------------------------- */
-
-struct timer_input {
-    struct timer_op op;       /* item.id: minted here; item.payload: the decoded JSON */
-    struct slice transaction; /* as sent; at == NULL when a cancel named none */
-};
-
-struct timer_inputs {
-    struct timer_input *items;
-    uint32_t count;
-    bool schedules; /* at least one */
-};
-
-bool timer_ops_read(struct json *j, enum ops_place place, const struct config *config, struct slice tenant_text,
-                    struct timer_inputs *out, struct ops_refusal *why);
-void timer_ops_encode(const struct timer_inputs *in, struct uuid tenant, struct buf *out);
-/* Appends one result element without its closing brace: {"ok":true,"status":"scheduled",... */
-void timer_element_open(struct buf *out, const struct timer_input *in, const struct timer_outcome *o);
+uint64_t ops_resident_bytes(void); /* of this process; 0 when it cannot be read */
 
 #endif
