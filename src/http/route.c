@@ -41,13 +41,16 @@ static bool pattern_match(const char *pattern, struct slice path, struct slice p
     size_t i = 0;
     unsigned count = 0;
     for (; *pattern != 0; pattern++) {
-        if (*pattern != ':') {
+        if (*pattern != ':' && *pattern != '*') {
             if (i == path.len || path.at[i] != *pattern) return false;
             i++;
             continue;
         }
         size_t from = i;
-        while (i < path.len && path.at[i] != '/') i++;
+        if (*pattern == '*')
+            i = path.len;
+        else
+            while (i < path.len && path.at[i] != '/') i++;
         must(count < REQUEST_PARAMS_MAX);
         params[count++] = slice_make(path.at + from, i - from);
     }
@@ -65,14 +68,16 @@ static struct slice path_of(struct slice target)
     return slice_make(slash, target.len - (size_t)(slash - target.at));
 }
 
-static bool params_decode(struct request *r, struct slice params[REQUEST_PARAMS_MAX])
+static bool params_decode(struct request *r, const char *pattern, struct slice params[REQUEST_PARAMS_MAX])
 {
+    bool judged_later = strchr(pattern, '*') != NULL;
     for (unsigned i = 0; i < REQUEST_PARAMS_MAX; i++) {
         if (params[i].at == NULL) continue;
         if (!name_decode(params[i], false, request_arena(r), &r->params[i])) {
             answer_error(r, 400, "bad_request", "the path has a bad percent escape or is not UTF-8");
             return false;
         }
+        if (judged_later) continue;
         if (name_has_control(r->params[i])) {
             answer_error(r, 400, "bad_request", "a name in the path has a control character");
             return false;
@@ -154,7 +159,7 @@ void route_find(struct request *r, const char *method)
         if (!pattern_match(route->pattern, path, params)) continue;
         known = true;
         if (strcmp(route->method, method) != 0 && !(route->head && strcmp(method, "HEAD") == 0)) continue;
-        if (!params_decode(r, params)) return;
+        if (!params_decode(r, route->pattern, params)) return;
         if (question != NULL && !query_decode(r, slice_make(question + 1, r->target.len - path_len - 1))) return;
         r->route = route;
         return;

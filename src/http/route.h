@@ -34,9 +34,11 @@ struct route {
     enum route_id id;
     const char *label; /* for metrics */
     const char *method;
-    const char *pattern; /* `:` stands for one segment: a parameter */
-    bool head;           /* HEAD is answered like GET, without the body */
-    bool always;         /* answered also while the broker is not ready */
+    const char
+        *pattern; /* `:` stands for one segment, a parameter; `*` at the end for all that is left, slashes too. The names of a
+                            path with `*` are only decoded: the route judges them (empty, control characters) */
+    bool head;    /* HEAD is answered like GET, without the body */
+    bool always;  /* answered also while the broker is not ready */
     void (*run)(struct request *r);
 };
 

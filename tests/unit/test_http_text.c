@@ -290,6 +290,8 @@ static void test_every_route_is_found(void **state)
         for (const char *p = route_table[i].pattern; *p != 0; p++) {
             if (*p == ':')
                 len += (size_t)sprintf(path + len, "a%%2Fb+%%20");
+            else if (*p == '*')
+                len += (size_t)sprintf(path + len, "c/%%2f%%0A");
             else
                 path[len++] = *p;
         }
@@ -298,6 +300,7 @@ static void test_every_route_is_found(void **state)
         assert_ptr_equal(r->route, &route_table[i]);
         assert_int_equal(route_table[i].id, i);
         if (strchr(route_table[i].pattern, ':') != NULL) assert_true(slice_is(r->params[0], "a/b+ "));
+        if (strchr(route_table[i].pattern, '*') != NULL) assert_true(slice_is(r->params[1], "c//\n"));
         target_drop(r);
     }
 }
