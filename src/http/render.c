@@ -4,6 +4,7 @@
 #include <emmintrin.h>
 #endif
 
+#include "base/isotime.h"
 #include "engine/ids.h"
 
 /* ---- texts -------------------------------------------------------------------------------------------------------- */
@@ -136,37 +137,10 @@ static char *digits_put(char *p, uint32_t value, int count)
     return p + count;
 }
 
-/* YYYY-MM-DDTHH:MM:SS and the microseconds in the second; civil-from-days after Howard Hinnant. Years 0..9999. */
-static char *time_put(char *p, int64_t wall_us, uint32_t *micros)
-{
-    static const int64_t highest_us = INT64_C(253402300799999999); /* 9999-12-31T23:59:59.999999Z */
-    if (wall_us < 0) wall_us = 0;
-    if (wall_us > highest_us) wall_us = highest_us;
-    int64_t seconds = wall_us / 1000000;
-    *micros = (uint32_t)(wall_us % 1000000);
-    uint32_t days = (uint32_t)(seconds / 86400), rest = (uint32_t)(seconds % 86400);
-    uint32_t z = days + 719468, era = z / 146097, doe = z % 146097;
-    uint32_t yoe = (doe - doe / 1460 + doe / 36524 - doe / 146096) / 365;
-    uint32_t doy = doe - (365 * yoe + yoe / 4 - yoe / 100), mp = (5 * doy + 2) / 153;
-    uint32_t day = doy - (153 * mp + 2) / 5 + 1, month = mp < 10 ? mp + 3 : mp - 9;
-    uint32_t year = yoe + era * 400 + (month <= 2 ? 1 : 0);
-    p = digits_put(p, year, 4);
-    *p++ = '-';
-    p = digits_put(p, month, 2);
-    *p++ = '-';
-    p = digits_put(p, day, 2);
-    *p++ = 'T';
-    p = digits_put(p, rest / 3600, 2);
-    *p++ = ':';
-    p = digits_put(p, rest / 60 % 60, 2);
-    *p++ = ':';
-    return digits_put(p, rest % 60, 2);
-}
-
 static char *time_ms_put(char *p, int64_t wall_us)
 {
     uint32_t micros;
-    p = time_put(p, wall_us, &micros);
+    p = isotime_seconds_put(p, wall_us, &micros);
     *p++ = '.';
     p = digits_put(p, micros / 1000, 3);
     *p++ = 'Z';
@@ -187,12 +161,21 @@ void render_time_us(struct buf *out, int64_t wall_us)
     uint32_t micros;
     char *p = buf_reserve(out, TIME_US_BYTES + 2);
     p[0] = '"';
-    char *end = time_put(p + 1, wall_us, &micros);
+    char *end = isotime_seconds_put(p + 1, wall_us, &micros);
     *end++ = '.';
     end = digits_put(end, micros, 6);
     *end++ = 'Z';
     *end++ = '"';
     out->len += (size_t)(end - p);
+}
+
+void render_time_kv(struct buf *out, int64_t wall_us)
+{
+    char *p = buf_reserve(out, 42);
+    p[0] = '"';
+    size_t len = isotime_kv(wall_us, p + 1);
+    p[len + 1] = '"';
+    out->len += len + 2;
 }
 
 void render_time_us_or_null(struct buf *out, int64_t wall_us)

@@ -14,6 +14,7 @@ void render_uuid(struct buf *out, struct uuid id);           /* with quotes */
 enum { TIME_MS_BYTES = 24, TIME_US_BYTES = 27 };
 void render_time_ms(struct buf *out, int64_t wall_us);
 void render_time_us(struct buf *out, int64_t wall_us);
+void render_time_kv(struct buf *out, int64_t wall_us);         /* as KV spells it: isotime_kv */
 void render_time_us_or_null(struct buf *out, int64_t wall_us); /* 0 = null */
 
 /* The answer of a pop: everything from { to }. */

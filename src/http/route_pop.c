@@ -13,10 +13,10 @@
  *
  * A waiting pop ends min(250 ms, a quarter of its time) before its timeout, so that the answer is there in time. */
 #include "base/clock.h"
+#include "base/isotime.h"
 #include "base/limits.h"
 #include "http/answer.h"
 #include "http/edge.h"
-#include "http/isotime.h"
 #include "http/name.h"
 #include "http/render.h"
 #include "http/route.h"

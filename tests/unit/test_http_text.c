@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "base/isotime.h"
 #include "engine/ids.h"
-#include "http/isotime.h"
 #include "http/json.h"
 #include "http/metrics.h"
 #include "http/name.h"
@@ -132,6 +132,32 @@ static void test_rendered_times_are_those_of_gmtime(void **state)
         assert_true(slice_is(buf_view(&out), wanted));
         int64_t back;
         assert_true(isotime_parse(slice_make(out.at + 1, TIME_US_BYTES), &back) && back == us / 1000 * 1000);
+    }
+    buf_free(&out);
+}
+
+static void test_times_in_the_spelling_of_kv(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t us;
+        const char *text;
+    } cases[] = {
+        {0, "\"1970-01-01T00:00:00+00:00\""},
+        {INT64_C(1927857906000000), "\"2031-02-03T04:05:06+00:00\""},
+        {INT64_C(1927857906700000), "\"2031-02-03T04:05:06.7+00:00\""},
+        {INT64_C(1927857906789012), "\"2031-02-03T04:05:06.789012+00:00\""},
+        {INT64_C(1927857906000010), "\"2031-02-03T04:05:06.00001+00:00\""},
+        {INT64_C(951868799999999), "\"2000-02-29T23:59:59.999999+00:00\""},
+        {INT64_MAX, "\"9999-12-31T23:59:59.999999+00:00\""},
+        {-1, "\"1970-01-01T00:00:00+00:00\""},
+    };
+    struct buf out = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        buf_clear(&out);
+        render_time_kv(&out, cases[i].us);
+        if (!slice_is(buf_view(&out), cases[i].text)) fail_msg("%.*s", (int)out.len, out.at);
+        assert_true(out.len <= ISOTIME_KV_BYTES_MAX + 2);
     }
     buf_free(&out);
 }
@@ -401,6 +427,7 @@ int main(void)
         cmocka_unit_test(test_name_budget_is_a_sum),
         cmocka_unit_test(test_iso_times),
         cmocka_unit_test(test_rendered_times_are_those_of_gmtime),
+        cmocka_unit_test(test_times_in_the_spelling_of_kv),
         cmocka_unit_test(test_rendered_texts_read_back),
         cmocka_unit_test(test_pop_answer),
         cmocka_unit_test(test_options_echo),

@@ -1,4 +1,4 @@
-#include "http/isotime.h"
+#include "base/isotime.h"
 
 struct reader {
     struct slice text;
@@ -101,4 +101,53 @@ bool isotime_parse(struct slice text, int64_t *wall_us)
     if (seconds < 0) return false;
     *wall_us = seconds * 1000000 + ms * 1000;
     return true;
+}
+
+static char *digits_put(char *p, uint32_t value, int count)
+{
+    for (int i = count - 1; i >= 0; i--) {
+        p[i] = (char)('0' + value % 10);
+        value /= 10;
+    }
+    return p + count;
+}
+
+/* Civil-from-days after Howard Hinnant. */
+char *isotime_seconds_put(char *p, int64_t wall_us, uint32_t *micros)
+{
+    static const int64_t highest_us = INT64_C(253402300799999999); /* 9999-12-31T23:59:59.999999Z */
+    if (wall_us < 0) wall_us = 0;
+    if (wall_us > highest_us) wall_us = highest_us;
+    int64_t seconds = wall_us / 1000000;
+    *micros = (uint32_t)(wall_us % 1000000);
+    uint32_t days = (uint32_t)(seconds / 86400), rest = (uint32_t)(seconds % 86400);
+    uint32_t z = days + 719468, era = z / 146097, doe = z % 146097;
+    uint32_t yoe = (doe - doe / 1460 + doe / 36524 - doe / 146096) / 365;
+    uint32_t doy = doe - (365 * yoe + yoe / 4 - yoe / 100), mp = (5 * doy + 2) / 153;
+    uint32_t day = doy - (153 * mp + 2) / 5 + 1, month = mp < 10 ? mp + 3 : mp - 9;
+    uint32_t year = yoe + era * 400 + (month <= 2 ? 1 : 0);
+    p = digits_put(p, year, 4);
+    *p++ = '-';
+    p = digits_put(p, month, 2);
+    *p++ = '-';
+    p = digits_put(p, day, 2);
+    *p++ = 'T';
+    p = digits_put(p, rest / 3600, 2);
+    *p++ = ':';
+    p = digits_put(p, rest / 60 % 60, 2);
+    *p++ = ':';
+    return digits_put(p, rest % 60, 2);
+}
+
+size_t isotime_kv(int64_t wall_us, char out[40])
+{
+    uint32_t micros;
+    char *p = isotime_seconds_put(out, wall_us, &micros);
+    if (micros != 0) {
+        *p++ = '.';
+        p = digits_put(p, micros, 6);
+        while (p[-1] == '0') p--;
+    }
+    memcpy(p, "+00:00", 6);
+    return (size_t)(p + 6 - out);
 }
