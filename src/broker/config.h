@@ -19,11 +19,13 @@ struct config {
     uint64_t durable_every_bytes;         /* QUEEN_RAFT_DURABLE_EVERY_BYTES, 256 MiB of log */
     uint32_t disk_high_pct, disk_low_pct; /* QUEEN_RAFT_DISK_HIGH_PCT, _LOW_PCT: 85, 80 */
     uint64_t admit_bytes_max;             /* QUEEN_RAFT_ADMIT_MAX_MB: 128 MiB; 0 = off */
-    uint32_t admit_hold_ms;        /* QUEEN_RAFT_ADMIT_HOLD_MS: the oldest queued call waited longer: pushes are refused */
-    uint32_t pop_timeout_ms;       /* DEFAULT_TIMEOUT, POP_DEFAULT_TIMEOUT_MS */
-    uint32_t statement_timeout_ms; /* QUEEN_STMT_TIMEOUT_MS */
-    bool subscribe_all;            /* DEFAULT_SUBSCRIPTION_MODE is not `new` */
-    bool tenancy_header;           /* QUEEN_TENANCY_HEADER (needs QUEEN_KV_TRUSTED_PROXY) */
+    uint32_t admit_hold_ms;           /* QUEEN_RAFT_ADMIT_HOLD_MS: the oldest queued call waited longer: pushes are refused */
+    uint32_t pop_timeout_ms;          /* DEFAULT_TIMEOUT, POP_DEFAULT_TIMEOUT_MS */
+    uint32_t statement_timeout_ms;    /* QUEEN_STMT_TIMEOUT_MS */
+    uint64_t timer_payload_bytes_max; /* QUEEN_TIMERS_MAX_PAYLOAD_BYTES: decoded, of one timer; not inside transactions */
+    uint64_t timer_horizon_s;         /* QUEEN_TIMERS_MAX_HORIZON_S: 90 days; not inside transactions */
+    bool subscribe_all;               /* DEFAULT_SUBSCRIPTION_MODE is not `new` */
+    bool tenancy_header;              /* QUEEN_TENANCY_HEADER (needs QUEEN_KV_TRUSTED_PROXY) */
     uint32_t
         edge_threads; /* QUEEN_EDGE_THREADS; default: cores - 1, 1..8; with 1 or 2 cores the group runs in the edge's loop */
     bool group_own_thread;

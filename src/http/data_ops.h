@@ -57,8 +57,9 @@ struct timer_inputs {
     bool schedules; /* at least one */
 };
 
-bool timer_ops_read(struct json *j, enum ops_place place, const struct config *config, struct slice tenant_text,
-                    struct timer_inputs *out, struct ops_refusal *why);
+/* The array of ops: duplicates included. `detail` begins with QTIMER. */
+bool timer_ops_read(struct json *j, enum ops_place place, const struct config *config, struct timer_inputs *out,
+                    struct ops_refusal *why);
 void timer_ops_encode(const struct timer_inputs *in, struct uuid tenant, struct buf *out);
 /* Appends one result element without its closing brace: {"ok":true,"status":"scheduled",... */
 void timer_element_open(struct buf *out, const struct timer_input *in, const struct timer_outcome *o);
