@@ -148,6 +148,18 @@ bool engine_partition_next(struct engine *e, uint32_t queue, uint32_t after, str
     return true;
 }
 
+bool engine_partition_names(const struct engine *e, uint32_t partition, struct uuid *tenant, struct slice *queue,
+                            struct slice *name)
+{
+    const struct partition *p = partition_at(e, partition);
+    if (p == NULL) return false;
+    const struct queue *q = queue_at(e, p->queue);
+    *tenant = q->tenant;
+    *queue = q->name;
+    *name = partition_name(p);
+    return true;
+}
+
 static void group_depth(const struct engine *e, const struct partition *p, uint32_t group, struct engine_now now,
                         uint64_t *pending, uint64_t *processing)
 {
