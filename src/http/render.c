@@ -230,6 +230,11 @@ void render_push_line(struct buf *out, const struct push_line *line)
 
 /* ---- pop ---------------------------------------------------------------------------------------------------------- */
 
+struct uuid render_message_id(const struct push_item *item, uint32_t tag, uint64_t offset, int64_t created_us)
+{
+    return item->flags & ITEM_ID ? item->id : message_id_tagged(tag, offset, created_us);
+}
+
 static void claim_tail_render(struct buf *out, const struct pop_answer *a, const struct claim *c)
 {
     buf_text(out, "\",\"partitionId\":\"");
@@ -285,13 +290,14 @@ static void piece_render(struct buf *out, const struct pop_answer *a, const stru
     char *end = time_ms_put(created, piece->created_us);
     must((size_t)(end - created) == sizeof created);
     must(piece->item0 + piece->count <= group->item_count);
+    uint32_t tag = message_tag(a->id_seed, c->partition);
     for (uint32_t i = 0; i < piece->count; i++) {
         struct push_item item;
         uint64_t offset = piece->first_offset + i;
         push_group_item(group, piece->item0 + i, &item);
         if (!*first) buf_byte(out, ',');
         *first = false;
-        message_render(out, &item, message_id(a->id_seed, c->partition, offset, piece->created_us),
+        message_render(out, &item, render_message_id(&item, tag, offset, piece->created_us),
                        slice_make(created, sizeof created), tail);
         buf_decimal(out, offset);
         buf_byte(out, '}');
