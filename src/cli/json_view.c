@@ -77,6 +77,72 @@ void view_quote(struct buf *b, struct slice text)
     buf_byte(b, '"');
 }
 
+static uint32_t hex4(const char *at)
+{
+    uint32_t v = 0;
+    for (int i = 0; i < 4; i++) {
+        char c = at[i];
+        v = v << 4 | (uint32_t)(c <= '9' ? c - '0' : (c | 32) - 'a' + 10);
+    }
+    return v;
+}
+
+static void utf8_put(struct buf *b, uint32_t c)
+{
+    if (c < 0x80) {
+        buf_byte(b, (char)c);
+    } else if (c < 0x800) {
+        buf_byte(b, (char)(0xc0 | c >> 6));
+        buf_byte(b, (char)(0x80 | (c & 63)));
+    } else if (c < 0x10000) {
+        buf_byte(b, (char)(0xe0 | c >> 12));
+        buf_byte(b, (char)(0x80 | (c >> 6 & 63)));
+        buf_byte(b, (char)(0x80 | (c & 63)));
+    } else {
+        buf_byte(b, (char)(0xf0 | c >> 18));
+        buf_byte(b, (char)(0x80 | (c >> 12 & 63)));
+        buf_byte(b, (char)(0x80 | (c >> 6 & 63)));
+        buf_byte(b, (char)(0x80 | (c & 63)));
+    }
+}
+
+/* The escape at `at` ("uXXXX" or one letter). Returns its length without the backslash. */
+static size_t escape_put(struct buf *b, const char *at, size_t len)
+{
+    static const char letters[] = "bfnrt";
+    static const char meant[] = "\b\f\n\r\t";
+    if (at[0] != 'u') {
+        const char *known = strchr(letters, at[0]);
+        buf_byte(b, known == NULL ? at[0] : meant[known - letters]);
+        return 1;
+    }
+    must(len >= 5);
+    uint32_t c = hex4(at + 1);
+    if (c >= 0xd800 && c < 0xdc00 && len >= 11 && at[5] == '\\' && at[6] == 'u') {
+        uint32_t low = hex4(at + 7);
+        if (low >= 0xdc00 && low < 0xe000) {
+            utf8_put(b, 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00));
+            return 11;
+        }
+    }
+    utf8_put(b, c >= 0xd800 && c < 0xe000 ? 0xfffd : c);
+    return 5;
+}
+
+void view_text(struct buf *b, struct slice raw)
+{
+    must(view_is_string(raw));
+    struct slice s = view_unquoted(raw);
+    for (size_t i = 0; i < s.len;) {
+        if (s.at[i] != '\\') {
+            buf_byte(b, s.at[i++]);
+        } else {
+            must(i + 1 < s.len);
+            i += 1 + escape_put(b, s.at + i + 1, s.len - i - 1);
+        }
+    }
+}
+
 void view_one_line(struct buf *b, struct slice value)
 {
     buf_slice(b, value);

@@ -67,33 +67,43 @@ static const char *advice(unsigned status)
     }
 }
 
-/* "refused with 413 name_too_long: the text (what to do)" */
+/* "refused with 413 name_too_long: the text (what to do)". Three shapes: {"error":text,"code"}, {"error":text,"reason"} of a
+ * transaction, {"error":code,"reason","detail":text} of KV, timers and locks. */
 static void refusal_say(const struct verb *v)
 {
-    static const char *const names[2] = {"code", "error"};
-    struct slice values[2] = {{0}, {0}};
+    enum { CODE, ERROR, REASON, DETAIL, SUCCESS, MEMBERS };
+    static const char *const names[MEMBERS] = {"code", "error", "reason", "detail", "success"};
+    struct slice m[MEMBERS] = {{0}};
     struct slice whole;
     struct slice body = v->client.body;
-    if (view_whole(body, &whole) && view_members(whole, names, values, 2) && view_is_string(values[1])) {
-        struct slice code = view_unquoted(values[0]);
-        struct slice text = view_unquoted(values[1]);
-        verb_say(v, "refused with %u %.*s%s%.*s%s", v->client.status, (int)code.len, code.at == NULL ? "" : code.at,
-                 code.len > 0 ? ": " : "", (int)text.len, text.at, advice(v->client.status));
+    if (!view_whole(body, &whole) || !view_members(whole, names, m, MEMBERS) || !view_is_string(m[ERROR])) {
+        int shown = body.len > 300 ? 300 : (int)body.len;
+        verb_say(v, "refused with %u: %.*s%s", v->client.status, shown, body.at, advice(v->client.status));
         return;
     }
-    int shown = body.len > 300 ? 300 : (int)body.len;
-    verb_say(v, "refused with %u: %.*s%s", v->client.status, shown, body.at, advice(v->client.status));
+    struct buf text = {0};
+    if (view_is_string(m[CODE]) || (view_is_string(m[REASON]) && m[SUCCESS].at != NULL)) {
+        buf_slice(&text, view_unquoted(view_is_string(m[CODE]) ? m[CODE] : m[REASON]));
+        buf_text(&text, ": ");
+        buf_slice(&text, view_unquoted(m[ERROR]));
+    } else {
+        buf_slice(&text, view_unquoted(m[ERROR]));
+        if (view_is_string(m[REASON])) buf_byte(&text, ' '), buf_slice(&text, view_unquoted(m[REASON]));
+        if (view_is_string(m[DETAIL])) buf_text(&text, ": "), buf_slice(&text, view_unquoted(m[DETAIL]));
+    }
+    verb_say(v, "refused with %u %.*s%s", v->client.status, (int)text.len, text.at, advice(v->client.status));
+    buf_free(&text);
 }
 
 /* How long to wait before the same call is made again; 0: not at all. */
 static uint64_t retry_after_ms(const struct verb *v, enum client_outcome outcome, uint32_t attempt)
 {
     if (outcome == CLIENT_ANSWERED) {
-        if (v->client.status != 429 && v->client.status != 503) return 0;
+        if (v->client.status != 429 && (v->client.status != 503 || v->once)) return 0;
         uint64_t s = v->client.retry_after_s == 0 ? 1 : v->client.retry_after_s;
         return (s > VERB_WAIT_S_MAX ? VERB_WAIT_S_MAX : s) * 1000;
     }
-    if (!v->reached) return 0;
+    if (!v->reached || (outcome == CLIENT_LOST && v->once)) return 0;
     uint64_t ms = (uint64_t)BACKOFF_MS << (attempt > 4 ? 4 : attempt);
     return ms;
 }
@@ -102,6 +112,7 @@ bool verb_send(struct verb *v, const char *method, struct slice path, struct sli
                unsigned wanted_too)
 {
     for (uint32_t attempt = 0;; attempt++) {
+        if (v->once) client_close(&v->client); /* a kept connection that was closed meanwhile would be tried twice */
         enum client_outcome outcome = client_call(&v->client, method, path, body, timeout_ms);
         if (outcome == CLIENT_ANSWERED) {
             v->reached = true;
@@ -114,7 +125,12 @@ bool verb_send(struct verb *v, const char *method, struct slice path, struct sli
         }
         if (outcome == CLIENT_ANSWERED) {
             refusal_say(v);
-            verb_fail(v, CLI_REFUSED);
+            bool unknown = v->once && v->client.status == 503;
+            if (unknown) verb_say(v, "it may have taken effect, so it was not made again");
+            verb_fail(v, unknown ? CLI_UNREACHABLE : CLI_REFUSED);
+        } else if (outcome == CLIENT_LOST && v->once) {
+            verb_say(v, "the call was cut off: %s; it may have taken effect, so it was not made again", v->client.error);
+            verb_fail(v, CLI_UNREACHABLE);
         } else {
             verb_say(v, "%s: %s (is the server running? give its address with --server or QUEEN_SERVER)",
                      outcome == CLIENT_UNREACHABLE ? "cannot reach the server" : "the call was cut off", v->client.error);
@@ -130,6 +146,29 @@ void verb_line(struct buf *scratch, struct slice value)
     view_one_line(scratch, value);
     buf_byte(scratch, '\n');
     fwrite(scratch->at, 1, scratch->len, stdout);
+}
+
+bool verb_input(struct verb *v, struct buf *in, const char *what, struct slice *value)
+{
+    ssize_t n;
+    do {
+        if (in->len > VERB_LINE_BYTES_MAX) {
+            verb_say(v, "standard input is longer than %d bytes", VERB_LINE_BYTES_MAX);
+            verb_fail(v, CLI_REFUSED);
+            return false;
+        }
+        n = read(0, buf_reserve(in, LINES_READ_BYTES), LINES_READ_BYTES);
+        if (n > 0) in->len += (size_t)n;
+    } while (n > 0 || (n < 0 && errno == EINTR));
+    if (n < 0) {
+        verb_say(v, "cannot read standard input: %s", strerror(errno));
+        verb_fail(v, CLI_REFUSED);
+        return false;
+    }
+    if (view_whole(buf_view(in), value)) return true;
+    verb_say(v, "%s on standard input is not one JSON value", what);
+    verb_fail(v, CLI_REFUSED);
+    return false;
 }
 
 bool verb_flush(struct verb *v)

@@ -1,8 +1,9 @@
-/* What push, pop and ack share: the server, calls with retries, lines in and out.
+/* What the verbs share: the server, calls with retries, lines in and out.
  *
  * A call is tried again, a bounded number of times, when the server says so (429, 503: as long as Retry-After asks, at most
- * 10 s) or the connection breaks after the server was reached once. That is safe for all three verbs: pushes carry
- * transactionIds, an ack sent twice answers as the first time, and what a lost pop had leased comes back by itself.
+ * 10 s) or the connection breaks after the server was reached once. That is safe for most calls: pushes carry
+ * transactionIds, an ack sent twice answers as the first time, what a lost pop had leased comes back by itself. A call that
+ * would do its work twice sets `once`: it is made again only where the first one certainly did nothing.
  * Not thread-safe; one verb a process. */
 #ifndef QUEEN_CLI_VERB_H
 #define QUEEN_CLI_VERB_H
@@ -28,6 +29,7 @@ struct verb {
     const char *server; /* NULL: QUEEN_SERVER, else http://127.0.0.1:6632 */
     uint32_t retries;
     bool reached;
+    bool once; /* a call whose answer is lost, or that ended in 503, is not made again */
     struct client client;
     int rc; /* the exit code so far: the worst of what happened */
 };
@@ -49,11 +51,21 @@ __attribute__((format(printf, 2, 3))) void verb_say(const struct verb *v, const 
 /* Prints a value as one line. */
 void verb_line(struct buf *scratch, struct slice value);
 
+/* The whole of standard input as one JSON value; *value points into `in`. False: said on stderr, rc is set. */
+bool verb_input(struct verb *v, struct buf *in, const char *what, struct slice *value);
+
 /* Hands what was printed to the reader. False: it cannot be written; said on stderr, rc is set. */
 bool verb_flush(struct verb *v);
 
 /* A whole number option in a range. False: said on stderr. */
 bool verb_number(const struct verb *v, const char *option, const char *text, uint64_t least, uint64_t most, uint64_t *out);
+
+/* verb_number, when the option was given (text is not NULL). */
+static inline bool verb_number_given(const struct verb *v, const char *option, const char *text, uint64_t least, uint64_t most,
+                                     uint64_t *out)
+{
+    return text == NULL || verb_number(v, option, text, least, most, out);
+}
 
 /* ---- lines of standard input ---- */
 
