@@ -4,10 +4,10 @@
 #include <stdio.h>
 
 #include "base/limits.h"
-#include "http/json.h"
+#include "http/body_inner.h"
 #include "http/name.h"
 
-__attribute__((format(printf, 3, 4))) static bool refuse(struct body_refusal *why, const char *code, const char *format, ...)
+bool body_refuse(struct body_refusal *why, const char *code, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -21,14 +21,9 @@ __attribute__((format(printf, 3, 4))) static bool refuse(struct body_refusal *wh
 /* A text that is not JSON, or not of the shape wanted: says what and where. */
 static bool refuse_json(struct body_refusal *why, const struct json *j, const char *where)
 {
-    return refuse(why, "bad_body", "%s: %s at byte %zu", where, j->error == NULL ? "wrong shape" : j->error,
-                  (size_t)(j->at - j->start));
+    return body_refuse(why, "bad_body", "%s: %s at byte %zu", where, j->error == NULL ? "wrong shape" : j->error,
+                       (size_t)(j->at - j->start));
 }
-
-enum field_kind {
-    FIELD_STRING, /* a string or null */
-    FIELD_NAME,   /* the same, without control characters */
-};
 
 /* JSON has no control characters in strings but as escapes, and strings with escapes do not lie in the text. */
 static bool control_free(const struct json *j, struct slice s)
@@ -36,8 +31,7 @@ static bool control_free(const struct json *j, struct slice s)
     return (s.at >= j->start && s.at < j->end) || !name_has_control(s);
 }
 
-/* A member that must be a string or null. */
-static bool field_read(struct json *j, enum field_kind kind, struct slice *out, bool *given)
+bool body_field_read(struct json *j, enum field_kind kind, struct slice *out, bool *given)
 {
     *given = false;
     if (json_peek(j) == JSON_NULL) return json_skip(j, NULL);
@@ -47,8 +41,7 @@ static bool field_read(struct json *j, enum field_kind kind, struct slice *out, 
     return true;
 }
 
-/* Marks field number i as seen; false when it was already. */
-static bool field_once(struct json *j, uint32_t *seen, unsigned i)
+bool body_field_once(struct json *j, uint32_t *seen, unsigned i)
 {
     if (*seen >> i & 1) return json_fail(j, "given twice");
     *seen |= 1u << i;
@@ -57,7 +50,6 @@ static bool field_once(struct json *j, uint32_t *seen, unsigned i)
 
 /* ---- push --------------------------------------------------------------------------------------------------------- */
 
-enum push_field { PUSH_QUEUE, PUSH_PARTITION, PUSH_PAYLOAD, PUSH_TRANSACTION, PUSH_TRACE, PUSH_UNKNOWN };
 static const char *const push_field_names[] = {"queue", "partition", "payload", "transactionId", "traceId", "a field"};
 
 static enum push_field push_field_of(struct slice key)
@@ -76,7 +68,7 @@ static enum push_field push_field_of(struct slice key)
     }
 }
 
-static bool push_field_read(struct json *j, enum push_field field, struct push_input *item)
+bool body_push_field_read(struct json *j, enum push_field field, struct push_input *item)
 {
     bool given;
     struct slice text = {0};
@@ -84,11 +76,11 @@ static bool push_field_read(struct json *j, enum push_field field, struct push_i
     case PUSH_QUEUE:
         return json_string(j, &item->queue) && (control_free(j, item->queue) || json_fail(j, "a control character"));
     case PUSH_PARTITION:
-        return field_read(j, FIELD_NAME, &item->partition, &given);
+        return body_field_read(j, FIELD_NAME, &item->partition, &given);
     case PUSH_PAYLOAD:
         return json_skip(j, &item->payload);
     case PUSH_TRANSACTION:
-        return field_read(j, FIELD_NAME, &item->transaction, &item->has_transaction) &&
+        return body_field_read(j, FIELD_NAME, &item->transaction, &item->has_transaction) &&
                (item->transaction.len <= TRANSACTION_ID_BYTES_MAX || json_fail(j, "longer than 65535 bytes"));
     case PUSH_TRACE:
         if (json_peek(j) != JSON_STRING) return json_skip(j, NULL);
@@ -100,22 +92,22 @@ static bool push_field_read(struct json *j, enum push_field field, struct push_i
     }
 }
 
-static bool push_item_read(struct json *j, uint32_t index, struct push_input *item, struct body_refusal *why)
+bool body_push_item_read(struct json *j, uint32_t index, struct push_input *item, struct body_refusal *why)
 {
     bool first;
     uint32_t seen = 0;
     struct slice key;
     *item = (struct push_input){0};
-    if (!json_object_open(j, &first)) return refuse(why, "bad_body", "items[%u]: not an object", index);
+    if (!json_object_open(j, &first)) return body_refuse(why, "bad_body", "items[%u]: not an object", index);
     while (json_object_next(j, &first, &key)) {
         enum push_field field = push_field_of(key);
-        if ((field != PUSH_UNKNOWN && !field_once(j, &seen, field)) || !push_field_read(j, field, item)) {
-            return refuse(why, "bad_body", "items[%u].%s: %s", index, push_field_names[field], j->error);
+        if ((field != PUSH_UNKNOWN && !body_field_once(j, &seen, field)) || !body_push_field_read(j, field, item)) {
+            return body_refuse(why, "bad_body", "items[%u].%s: %s", index, push_field_names[field], j->error);
         }
     }
     if (j->error != NULL) return refuse_json(why, j, "items");
-    if (item->queue.len == 0) return refuse(why, "bad_body", "items[%u].queue: a non-empty string is required", index);
-    if ((seen >> PUSH_PAYLOAD & 1) == 0) return refuse(why, "bad_body", "items[%u].payload: required", index);
+    if (item->queue.len == 0) return body_refuse(why, "bad_body", "items[%u].queue: a non-empty string is required", index);
+    if ((seen >> PUSH_PAYLOAD & 1) == 0) return body_refuse(why, "bad_body", "items[%u].payload: required", index);
     if (item->partition.len == 0) item->partition = slice_of(DEFAULT_PARTITION);
     return true;
 }
@@ -133,17 +125,31 @@ bool body_push_read(struct slice body, struct arena *arena, struct buf *items, s
             if (!json_skip(&j, NULL)) break;
             continue;
         }
-        if (seen) return refuse(why, "bad_body", "items: given twice");
+        if (seen) return body_refuse(why, "bad_body", "items: given twice");
         seen = true;
         if (!json_array_open(&j, &first_item)) return refuse_json(why, &j, "items");
         for (uint32_t i = 0; json_array_next(&j, &first_item); i++) {
             struct push_input *item = (struct push_input *)(void *)buf_reserve(items, sizeof *item);
-            if (!push_item_read(&j, i, item, why)) return false;
+            if (!body_push_item_read(&j, i, item, why)) return false;
             items->len += sizeof *item;
         }
     }
     if (!json_end(&j)) return refuse_json(why, &j, "body");
-    return seen || refuse(why, "bad_body", "items: an array is required");
+    return seen || body_refuse(why, "bad_body", "items: an array is required");
+}
+
+void push_input_write(struct push_writer *w, const struct push_input *in)
+{
+    struct push_item item = {.flags = 0, .payload = in->payload};
+    if (in->has_transaction) {
+        item.flags |= ITEM_TRANSACTION;
+        item.transaction = in->transaction;
+    }
+    if (in->has_trace) {
+        item.flags |= ITEM_TRACE;
+        item.trace = in->trace;
+    }
+    push_item_add(w, &item);
 }
 
 /* ---- ack ---------------------------------------------------------------------------------------------------------- */
@@ -160,7 +166,7 @@ static enum ack_field ack_field_of(struct slice key)
     return ACK_UNKNOWN;
 }
 
-static uint8_t ack_status_of(struct slice text)
+uint8_t body_ack_status(struct slice text)
 {
     static const struct {
         const char *word;
@@ -172,23 +178,52 @@ static uint8_t ack_status_of(struct slice text)
     return ACK_COMPLETED;
 }
 
+bool body_partition_number(struct slice text, uint64_t *out)
+{
+    uint64_t value = 0;
+    bool over = false;
+    for (size_t i = 0; i < text.len; i++) {
+        if (text.at[i] < '0' || text.at[i] > '9') return false;
+        uint64_t digit = (uint64_t)(text.at[i] - '0');
+        over |= value > (UINT64_MAX - digit) / 10;
+        value = value * 10 + digit;
+    }
+    *out = over ? UINT64_MAX : value;
+    return text.len > 0;
+}
+
+struct slice body_error_cut(struct slice text)
+{
+    if (text.len <= ERROR_TEXT_BYTES_MAX) return text;
+    size_t len = ERROR_TEXT_BYTES_MAX;
+    while (len > 0 && ((unsigned char)text.at[len] & 0xc0) == 0x80) len--;
+    return slice_make(text.at, len);
+}
+
+struct uuid body_lease(struct slice text)
+{
+    struct uuid lease;
+    if (!uuid_parse(text, &lease)) memset(&lease, 0xff, sizeof lease);
+    return lease;
+}
+
 static bool ack_field_read(struct json *j, enum ack_field field, struct ack_input *item)
 {
     bool given;
     struct slice text = {0};
     switch (field) {
     case ACK_TRANSACTION:
-        return field_read(j, FIELD_STRING, &item->transaction, &given);
+        return body_field_read(j, FIELD_STRING, &item->transaction, &given);
     case ACK_PARTITION:
-        return field_read(j, FIELD_STRING, &item->partition, &given);
+        return body_field_read(j, FIELD_STRING, &item->partition, &given);
     case ACK_LEASE:
-        return field_read(j, FIELD_STRING, &item->lease, &given);
+        return body_field_read(j, FIELD_STRING, &item->lease, &given);
     case ACK_STATUS:
-        if (!field_read(j, FIELD_STRING, &text, &given)) return false;
-        item->status = ack_status_of(text);
+        if (!body_field_read(j, FIELD_STRING, &text, &given)) return false;
+        item->status = body_ack_status(text);
         return true;
     case ACK_ERROR:
-        return field_read(j, FIELD_STRING, &item->error, &item->has_error);
+        return body_field_read(j, FIELD_STRING, &item->error, &item->has_error);
     default:
         return json_skip(j, NULL);
     }
@@ -200,12 +235,12 @@ static bool ack_item_read(struct json *j, uint32_t index, struct ack_input *item
     uint32_t seen = 0;
     struct slice key;
     *item = (struct ack_input){0};
-    if (!json_object_open(j, &first)) return refuse(why, "bad_body", "acknowledgments[%u]: not an object", index);
+    if (!json_object_open(j, &first)) return body_refuse(why, "bad_body", "acknowledgments[%u]: not an object", index);
     while (json_object_next(j, &first, &key)) {
         enum ack_field field = ack_field_of(key);
         if (field > ACK_ERROR) field = ACK_UNKNOWN; /* a group or list inside an item is nobody's field */
-        if ((field != ACK_UNKNOWN && !field_once(j, &seen, field)) || !ack_field_read(j, field, item)) {
-            return refuse(why, "bad_body", "acknowledgments[%u].%s: %s", index, ack_field_names[field], j->error);
+        if ((field != ACK_UNKNOWN && !body_field_once(j, &seen, field)) || !ack_field_read(j, field, item)) {
+            return body_refuse(why, "bad_body", "acknowledgments[%u].%s: %s", index, ack_field_names[field], j->error);
         }
     }
     return j->error == NULL || refuse_json(why, j, "acknowledgments");
@@ -235,18 +270,20 @@ bool body_ack_read(struct slice body, struct arena *arena, struct buf *items, st
     if (!json_object_open(&j, &first)) return refuse_json(why, &j, "body");
     while (json_object_next(&j, &first, &key)) {
         enum ack_field field = ack_field_of(key);
-        if (field != ACK_UNKNOWN && !field_once(&j, &seen, field)) {
-            return refuse(why, "bad_body", "%s: given twice", ack_field_names[field]);
+        if (field != ACK_UNKNOWN && !body_field_once(&j, &seen, field)) {
+            return body_refuse(why, "bad_body", "%s: given twice", ack_field_names[field]);
         }
         if (field == ACK_ITEMS) {
             if (!ack_items_read(&j, items, why)) return false;
-        } else if (field == ACK_GROUP ? !field_read(&j, FIELD_NAME, group, &has_group) : !ack_field_read(&j, field, &single)) {
-            return refuse(why, "bad_body", "%s: %s at byte %zu", ack_field_names[field], j.error, (size_t)(j.at - j.start));
+        } else if (field == ACK_GROUP ? !body_field_read(&j, FIELD_NAME, group, &has_group)
+                                      : !ack_field_read(&j, field, &single)) {
+            return body_refuse(why, "bad_body", "%s: %s at byte %zu", ack_field_names[field], j.error,
+                               (size_t)(j.at - j.start));
         }
     }
     if (!json_end(&j)) return refuse_json(why, &j, "body");
     if (!has_group) *group = slice_of(QUEUE_MODE_GROUP);
-    if (group->len == 0) return refuse(why, "bad_request", "consumerGroup: must not be empty");
+    if (group->len == 0) return body_refuse(why, "bad_request", "consumerGroup: must not be empty");
     if (items->len == 0) buf_put(items, &single, sizeof single);
     return true;
 }

@@ -29,6 +29,7 @@ struct push_input {
 
 /* Appends a struct push_input per item to `items`. */
 bool body_push_read(struct slice body, struct arena *arena, struct buf *items, struct body_refusal *why);
+void push_input_write(struct push_writer *w, const struct push_input *in);
 
 /* ---- ack ---------------------------------------------------------------------------------------------------------- */
 

@@ -16,7 +16,7 @@
  *           null when nothing was held under that id */
 #include "base/limits.h"
 #include "http/answer.h"
-#include "http/body.h"
+#include "http/body_inner.h"
 #include "http/edge.h"
 #include "http/name.h"
 #include "http/render.h"
@@ -37,36 +37,13 @@ struct ack_plan {
     struct ack_plan_item *items;
 };
 
-static bool digits_read(struct slice text, uint64_t *out)
-{
-    uint64_t value = 0;
-    bool over = false;
-    for (size_t i = 0; i < text.len; i++) {
-        if (text.at[i] < '0' || text.at[i] > '9') return false;
-        uint64_t digit = (uint64_t)(text.at[i] - '0');
-        over |= value > (UINT64_MAX - digit) / 10;
-        value = value * 10 + digit;
-    }
-    *out = over ? UINT64_MAX : value; /* a number no partition has */
-    return text.len > 0;
-}
-
-/* At most ERROR_TEXT_BYTES_MAX, cut between characters. */
-static struct slice error_cut(struct slice text)
-{
-    if (text.len <= ERROR_TEXT_BYTES_MAX) return text;
-    size_t len = ERROR_TEXT_BYTES_MAX;
-    while (len > 0 && ((unsigned char)text.at[len] & 0xc0) == 0x80) len--;
-    return slice_make(text.at, len);
-}
-
 static void item_plan(struct ack_plan *p, const struct ack_input *in, struct buf *command)
 {
     struct ack_plan_item *item = &p->items[p->count++];
     struct ack_item out = {
-        .status = in->status, .transaction = in->transaction, .error = error_cut(in->error), .has_error = in->has_error};
+        .status = in->status, .transaction = in->transaction, .error = body_error_cut(in->error), .has_error = in->has_error};
     *item = (struct ack_plan_item){.transaction = in->transaction, .partition = in->partition};
-    if (!digits_read(in->partition, &out.partition)) {
+    if (!body_partition_number(in->partition, &out.partition)) {
         item->fate = ITEM_NO_NUMBER;
         return;
     }
@@ -76,7 +53,7 @@ static void item_plan(struct ack_plan *p, const struct ack_input *in, struct buf
     }
     if (in->lease.len > 0) {
         out.fenced = 1;
-        if (!uuid_parse(in->lease, &out.lease)) memset(&out.lease, 0xff, sizeof out.lease);
+        out.lease = body_lease(in->lease);
     }
     item->number = p->sent++;
     ack_item_add(command, &out);
@@ -173,7 +150,8 @@ void route_ack(struct request *r)
     *p = (struct ack_plan){.items = arena_get(arena, count * sizeof *p->items)};
     for (uint32_t i = 0; i < count; i++) {
         uint64_t ignored;
-        sendable += digits_read(in[i].partition, &ignored) && in[i].transaction.len <= TRANSACTION_ID_BYTES_MAX ? 1 : 0;
+        sendable +=
+            body_partition_number(in[i].partition, &ignored) && in[i].transaction.len <= TRANSACTION_ID_BYTES_MAX ? 1 : 0;
     }
     size_t command_at = r->command.len;
     ack_begin(&r->command, r->tenant, group, sendable);

@@ -18,17 +18,11 @@
 #include "http/answer.h"
 #include "http/edge.h"
 #include "http/name.h"
+#include "http/pop_params.h"
 #include "http/render.h"
 #include "http/route.h"
 
-struct pop_query {
-    int64_t batch, partitions, timeout_ms, lease_seconds;
-    bool batch_given, partitions_given, wait, auto_ack, autopilot, conflation, conflation_given;
-    bool group_given;
-    struct slice group;
-};
-
-static bool integers_read(struct request *r, struct pop_query *q)
+static bool integers_read(struct request *r, struct pop_params *q)
 {
     bool given;
     if (!query_int(r, "batch", &q->batch, &q->batch_given) ||
@@ -41,7 +35,7 @@ static bool integers_read(struct request *r, struct pop_query *q)
     return false;
 }
 
-static bool booleans_read(struct request *r, struct pop_query *q)
+static bool booleans_read(struct request *r, struct pop_params *q)
 {
     bool given, commit = false;
     if (!query_bool(r, "wait", &q->wait, &given) || !query_bool(r, "autoAck", &q->auto_ack, &given) ||
@@ -58,80 +52,86 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high)
     return value < low ? low : value > high ? high : value;
 }
 
-/* False: an answer was set. */
-static bool query_read(struct request *r, struct pop_query *q)
+void pop_params_begin(struct pop_params *p, const struct config *config)
 {
-    *q = (struct pop_query){.batch = POP_BATCH_DEFAULT,
-                            .partitions = 1,
-                            .timeout_ms = r->http->config->pop_timeout_ms,
-                            .group = slice_of(QUEUE_MODE_GROUP)};
-    if (!integers_read(r, q) || !booleans_read(r, q)) return false;
-    struct slice group = {0};
-    q->group_given = query_text(r, "consumerGroup", &group);
-    if (q->group_given) q->group = group;
-    if (!q->group_given && group.at != NULL) {
-        answer_pop_refusal(r, "consumerGroup must not be empty");
-        return false;
-    }
-    if (name_has_control(q->group)) {
-        answer_pop_refusal(r, "consumerGroup has a control character");
-        return false;
-    }
-    if (q->conflation && !q->group_given) {
-        answer_pop_refusal(r, "conflation needs a consumerGroup");
-        return false;
-    }
-    if (q->conflation && q->auto_ack) {
-        answer_pop_refusal(r, "conflation cannot be combined with autoAck or commitOnDelivery");
-        return false;
-    }
-    q->batch = clamp(q->batch, 1, POP_BATCH_MAX);
-    if (!q->partitions_given && q->conflation) q->partitions = q->batch;
-    q->partitions = clamp(q->partitions, 1, POP_PARTITIONS_MAX);
-    q->timeout_ms = clamp(q->timeout_ms, 1, DEADLINE_MS_MAX);
-    q->lease_seconds = clamp(q->lease_seconds, 0, LEASE_SECONDS_MAX);
-    return true;
+    *p = (struct pop_params){
+        .batch = POP_BATCH_DEFAULT, .partitions = 1, .timeout_ms = config->pop_timeout_ms, .group = slice_of(QUEUE_MODE_GROUP)};
 }
 
-static bool mode_is_new(struct slice text)
+const char *pop_params_settle(struct pop_params *p)
 {
-    return name_equals_caseless(text, "new") || name_equals_caseless(text, "new-only") ||
-           name_equals_caseless(text, "new_only") || name_equals_caseless(text, "newonly");
+    if (p->group.len == 0) return "consumerGroup must not be empty";
+    if (name_has_control(p->group)) return "consumerGroup has a control character";
+    if (p->conflation && !p->group_given) return "conflation needs a consumerGroup";
+    if (p->conflation && p->auto_ack) return "conflation cannot be combined with autoAck or commitOnDelivery";
+    p->batch = clamp(p->batch, 1, POP_BATCH_MAX);
+    if (!p->partitions_given && p->conflation) p->partitions = p->batch;
+    p->partitions = clamp(p->partitions, 1, POP_PARTITIONS_MAX);
+    p->timeout_ms = clamp(p->timeout_ms, 1, DEADLINE_MS_MAX);
+    p->lease_seconds = clamp(p->lease_seconds, 0, LEASE_SECONDS_MAX);
+    return NULL;
+}
+
+/* False: an answer was set. */
+static bool query_read(struct request *r, struct pop_params *q)
+{
+    struct slice group = {0};
+    pop_params_begin(q, r->http->config);
+    if (!integers_read(r, q) || !booleans_read(r, q)) return false;
+    q->group_given = query_text(r, "consumerGroup", &group);
+    if (group.at != NULL) q->group = group;
+    query_text(r, "subscriptionMode", &q->mode);
+    query_text(r, "subscriptionFrom", &q->from);
+    const char *refusal = pop_params_settle(q);
+    if (refusal != NULL) answer_pop_refusal(r, refusal);
+    return refusal == NULL;
+}
+
+uint8_t subscription_mode_of(struct slice text, const struct config *config)
+{
+    if (text.len == 0) return config->subscribe_all ? SUBSCRIBE_ALL : SUBSCRIBE_NEW;
+    bool is_new = name_equals_caseless(text, "new") || name_equals_caseless(text, "new-only") ||
+                  name_equals_caseless(text, "new_only") || name_equals_caseless(text, "newonly");
+    return is_new ? SUBSCRIBE_NEW : SUBSCRIBE_ALL;
 }
 
 /* Where a group starts that the broker does not know yet. Queue mode always starts at the beginning. */
-static void subscription_read(struct request *r, const struct pop_query *q, struct pop_command *p)
+static void subscription_set(const struct pop_params *q, const struct config *config, struct pop_command *p)
 {
-    struct slice mode = {0}, from = {0};
     p->mode = SUBSCRIBE_ALL;
     if (!q->group_given || slice_is(q->group, QUEUE_MODE_GROUP)) return;
-    if (query_text(r, "subscriptionMode", &mode))
-        p->mode = mode_is_new(mode) ? SUBSCRIBE_NEW : SUBSCRIBE_ALL;
-    else
-        p->mode = r->http->config->subscribe_all ? SUBSCRIBE_ALL : SUBSCRIBE_NEW;
-    if (!query_text(r, "subscriptionFrom", &from)) return;
-    if (name_equals_caseless(from, "now"))
+    p->mode = subscription_mode_of(q->mode, config);
+    if (q->from.len == 0) return;
+    if (name_equals_caseless(q->from, "now"))
         p->mode = SUBSCRIBE_NEW;
-    else if (isotime_parse(from, &p->from_us))
+    else if (isotime_parse(q->from, &p->from_us))
         p->mode = SUBSCRIBE_FROM;
 }
 
-static void pop_after(struct request *r)
+void pop_params_command(const struct pop_params *p, const struct config *config, struct uuid tenant, struct pop_command *out)
+{
+    out->tenant = tenant;
+    out->lease_id = uuid_mint(clock_wall_us());
+    out->auto_ack = p->auto_ack;
+    out->batch = (uint32_t)p->batch;
+    out->partitions = out->scope == POP_PARTITION ? 1 : (uint32_t)p->partitions;
+    out->lease_us = p->lease_seconds * 1000000;
+    out->conflation = !p->conflation_given ? CONFLATION_ABSENT : p->conflation ? CONFLATION_ON : CONFLATION_OFF;
+    out->group = p->group;
+    subscription_set(p, config, out);
+}
+
+void pop_answer_append(struct request *r, const struct engine_result *result)
 {
     struct call *call = &r->call;
-    if (!answer_outcome(r)) return;
-    const struct engine_result *result = &call->result;
-    bool nothing = call->outcome == CALL_EMPTY || result->pop.messages == 0;
-    if (nothing && !result->pop.conflates && !result->pop.conflation_conflict) {
-        if (call->pieces != NULL) broker_pieces_release(r->http->broker, call);
-        answer_empty(r);
-        return;
-    }
     struct engine_result empty = {.kind = COMMAND_POP};
-    empty.pop.conflates = result->pop.conflates;
-    empty.pop.conflation_conflict = result->pop.conflation_conflict;
+    if (result != NULL && result->pop.messages == 0) {
+        empty.pop.conflates = result->pop.conflates;
+        empty.pop.conflation_conflict = result->pop.conflation_conflict;
+    }
+    if (result == NULL || result->pop.messages == 0) result = &empty;
     struct pop_answer a = {
-        .result = nothing ? &empty : result,
+        .result = result,
         .pieces = call->pieces,
         .id_seed = atomic_load_explicit(&r->http->id_seed, memory_order_relaxed),
         .queue = call->pop.scope == POP_DISCOVERY ? slice_make("", 0) : call->pop.queue,
@@ -144,22 +144,28 @@ static void pop_after(struct request *r)
     };
     render_pop(&r->out, &a);
     if (call->pieces != NULL) broker_pieces_release(r->http->broker, call);
-    answer_json(r, 200);
-    counter_add(&edge_metrics_of(r->edge)->pop_messages, a.result->pop.messages);
+    counter_add(&edge_metrics_of(r->edge)->pop_messages, result->pop.messages);
 }
 
-static void pop_submit(struct request *r, const struct pop_query *q, struct pop_command *p)
+static void pop_after(struct request *r)
 {
     struct call *call = &r->call;
-    p->tenant = r->tenant;
-    p->lease_id = uuid_mint(clock_wall_us());
-    p->auto_ack = q->auto_ack;
-    p->batch = (uint32_t)q->batch;
-    p->partitions = p->scope == POP_PARTITION ? 1 : (uint32_t)q->partitions;
-    p->lease_us = q->lease_seconds * 1000000;
-    p->conflation = !q->conflation_given ? CONFLATION_ABSENT : q->conflation ? CONFLATION_ON : CONFLATION_OFF;
-    p->group = q->group;
-    subscription_read(r, q, p);
+    if (!answer_outcome(r)) return;
+    const struct engine_result *result = &call->result;
+    if (call->outcome == CALL_EMPTY) call->result.pop.messages = 0;
+    if (result->pop.messages == 0 && !result->pop.conflates && !result->pop.conflation_conflict) {
+        if (call->pieces != NULL) broker_pieces_release(r->http->broker, call);
+        answer_empty(r);
+        return;
+    }
+    pop_answer_append(r, result);
+    answer_json(r, 200);
+}
+
+static void pop_submit(struct request *r, const struct pop_params *q, struct pop_command *p)
+{
+    struct call *call = &r->call;
+    pop_params_command(q, r->http->config, r->tenant, p);
     call->kind = CALL_POP;
     call->wait = q->wait && p->scope != POP_DISCOVERY;
     if (q->autopilot && p->scope == POP_QUEUE && !q->conflation) {
@@ -174,7 +180,7 @@ static void pop_submit(struct request *r, const struct pop_query *q, struct pop_
 
 void route_pop_queue(struct request *r)
 {
-    struct pop_query q;
+    struct pop_params q;
     struct pop_command p = {.scope = POP_QUEUE, .queue = r->params[0]};
     if (!query_read(r, &q)) return;
     if (!name_fits(p.queue, slice_make("", 0), q.group))
@@ -185,7 +191,7 @@ void route_pop_queue(struct request *r)
 
 void route_pop_partition(struct request *r)
 {
-    struct pop_query q;
+    struct pop_params q;
     struct pop_command p = {.scope = POP_PARTITION, .queue = r->params[0], .partition = r->params[1]};
     if (!query_read(r, &q)) return;
     if (!name_fits(p.queue, p.partition, q.group))
@@ -196,7 +202,7 @@ void route_pop_partition(struct request *r)
 
 void route_pop_discovery(struct request *r)
 {
-    struct pop_query q;
+    struct pop_params q;
     struct pop_command p = {.scope = POP_DISCOVERY};
     if (!query_read(r, &q)) return;
     bool labelled = query_text(r, "namespace", &p.name_space);
