@@ -24,8 +24,11 @@ struct config {
     uint32_t statement_timeout_ms;    /* QUEEN_STMT_TIMEOUT_MS */
     uint64_t timer_payload_bytes_max; /* QUEEN_TIMERS_MAX_PAYLOAD_BYTES: decoded, of one timer; not inside transactions */
     uint64_t timer_horizon_s;         /* QUEEN_TIMERS_MAX_HORIZON_S: 90 days; not inside transactions */
-    bool subscribe_all;               /* DEFAULT_SUBSCRIPTION_MODE is not `new` */
-    bool tenancy_header;              /* QUEEN_TENANCY_HEADER (needs QUEEN_KV_TRUSTED_PROXY) */
+    uint32_t kv_value_bytes_max, kv_ops_max, kv_keys_max; /* QUEEN_KV_MAX_VALUE_BYTES, _OPS_PER_CALL, _KEYS_PER_CALL */
+    uint32_t kv_read_rate, kv_read_burst;   /* QUEEN_KV_READ_RATE, _READ_BURST: calls a second of a tenant; 0 = any number */
+    uint32_t kv_write_rate, kv_write_burst; /* QUEEN_KV_WRITE_RATE, _WRITE_BURST; a burst of 0 is twice the rate */
+    bool subscribe_all;                     /* DEFAULT_SUBSCRIPTION_MODE is not `new` */
+    bool tenancy_header;                    /* QUEEN_TENANCY_HEADER (needs QUEEN_KV_TRUSTED_PROXY) */
     uint32_t
         edge_threads; /* QUEEN_EDGE_THREADS; default: cores - 1, 1..8; with 1 or 2 cores the group runs in the edge's loop */
     bool group_own_thread;

@@ -33,16 +33,27 @@ struct kv_inputs {
     struct kv_input *items;
     uint32_t count;
     bool writes; /* put, delete or incr: belongs in the log; else a read */
+    bool grows;  /* put or incr: needs room on disk */
 };
 
 /* The array of ops: duplicates and the key budget included. `config`: QUEEN_KV_* limits. */
 bool kv_ops_read(struct json *j, enum ops_place place, const struct config *config, struct kv_inputs *out,
                  struct ops_refusal *why);
+/* One op whose name, namespace and key stand in the request line: `body` holds the other fields (a delete's and a get's may be
+ * empty) and must not name these. The body needs JSON_PAD like every JSON text. */
+bool kv_path_op_read(struct slice body, const char *name, struct slice name_space, struct slice key, struct arena *arena,
+                     const struct config *config, struct kv_inputs *out, struct ops_refusal *why);
 /* Appends a KV command with all ops in order. */
 void kv_ops_encode(const struct kv_inputs *in, struct uuid tenant, struct buf *out);
 /* Appends one result element without its closing brace: {"index":N,"op":"put","applied":true,... */
 void kv_element_open(struct buf *out, const struct kv_input *in, const struct kv_outcome *o, uint32_t index);
+/* Appends {"key":...,"value":...,"version":...,"expiresAt":...,"updatedAt":...}: of a row the engine gave. */
+void kv_row_render(struct buf *out, const struct kv_row_view *row, bool with_value);
 const char *kv_reason_text(uint8_t reason); /* "exists", ... */
+/* The value of a lost op as JSON: the live row's, null when there is none, 0 when the row is no number. */
+struct slice kv_lost_value(const struct kv_outcome *o);
+
+bool kv_name_space_ok(struct slice name); /* ^[a-z0-9][a-z0-9._-]{0,63}$ */
 
 /* ---- timers -------------------------------------------------------------------------------------------------------- */
 
