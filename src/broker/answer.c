@@ -2,6 +2,8 @@
  *
  *   the replica's apply -> engine_apply -> sink: arena and result per slot, lanes that became ready
  *                       -> slots settled in order: writes are done; pops get their bytes, or park again, or hand back
+ *                       -> a committed step's next: as a pop; with nothing to claim it goes on as a long poll
+ *                       -> reads that wait for appends are marked (watch.c)
  *   turn's end          -> calls_go_home: one chain and one task per home loop; on the group's own loop `done` is called there
  *
  * Failures: an entry that cannot be applied stops the process (exit 4). A payload that cannot be read back: CALL_DAMAGED, logged with
@@ -166,16 +168,23 @@ static struct arena *sink_arena(void *ctx, uint32_t slot)
     return c != NULL ? &c->arena : &b->scratch;
 }
 
+static const struct pop_result *claims_of(const struct engine_result *r)
+{
+    if (r->kind == COMMAND_POP) return &r->pop;
+    return r->kind == COMMAND_STEP && r->step.refusal == STEP_COMMITTED ? &r->step.next : NULL;
+}
+
 static void sink_result(void *ctx, uint32_t slot, const struct engine_result *r)
 {
     struct broker *b = ctx;
     must(slot < b->applying->slot_count);
     struct flight_slot *s = &b->applying->slots[slot];
+    const struct pop_result *claims = claims_of(r);
     if (s->call != NULL) {
         s->call->result = *r;
         s->call->wall_us = b->applying->wall_us + slot;
         s->settled = true;
-    } else if (s->orphan_pop && r->kind == COMMAND_POP && r->pop.count > 0) {
+    } else if (s->orphan_pop && claims != NULL && claims->count > 0) {
         internal_claim_return(b, s->lease);
     }
 }
@@ -186,37 +195,73 @@ static void sink_ready(void *ctx, uint32_t group_number, uint32_t partition_numb
     parked_lane_ready(ctx, group_number, partition_name);
 }
 
+static void sink_appended(void *ctx, uint32_t partition_number)
+{
+    watch_appended(ctx, partition_number);
+}
+
 /* ---- settling ----------------------------------------------------------------------------------------------------- */
+
+static void claims_hand_back(struct broker *b, const struct call *c)
+{
+    if (c->result.pop.count > 0 && !c->pop.auto_ack) internal_claim_return(b, c->pop.lease_id);
+}
+
+/* The batch goes to its caller with its bytes at hand, or its claims go back. */
+static void pop_deliver(struct broker *b, struct call *c)
+{
+    if (pieces_load(b, c)) {
+        call_finish(b, c, CALL_OK);
+        return;
+    }
+    broker_pieces_release(b, c);
+    claims_hand_back(b, c);
+    call_finish(b, c, CALL_DAMAGED);
+}
 
 static void pop_settle(struct broker *b, struct call *c)
 {
     bool claimed = c->result.pop.count > 0;
     parked_pop_settle(b, c);
     if (c->gone) {
-        if (claimed && !c->pop.auto_ack) internal_claim_return(b, c->pop.lease_id);
+        claims_hand_back(b, c);
         call_finish(b, c, CALL_CANCELLED);
-        return;
+    } else if (claimed) {
+        pop_deliver(b, c);
+    } else if (c->wait && c->group != NULL && !c->late && !b->stopping) {
+        parked_park(b, c);
+    } else {
+        call_finish_empty(b, c);
     }
-    if (!claimed) {
-        if (c->wait && c->group != NULL && !c->late && !b->stopping) {
-            parked_park(b, c);
-        } else {
-            call_finish_empty(b, c);
-        }
-        return;
+}
+
+/* The step is done whatever becomes of its next batch. */
+static void next_settle(struct broker *b, struct call *c)
+{
+    struct step_result *step = arena_get(&c->arena, sizeof *step);
+    *step = c->result.step;
+    c->step = step;
+    c->result = (struct engine_result){.kind = COMMAND_POP, .pop = step->next};
+    parked_next_settle(b, c);
+    if (c->gone) {
+        claims_hand_back(b, c);
+        call_finish(b, c, CALL_CANCELLED);
+    } else if (step->next.count > 0) {
+        pop_deliver(b, c);
+    } else if (c->wait && c->next_wait_us > 0 && !c->late && !b->stopping) {
+        inbox_next_wait(b, c);
+    } else {
+        call_finish_empty(b, c);
     }
-    if (pieces_load(b, c)) {
-        call_finish(b, c, CALL_OK);
-        return;
-    }
-    broker_pieces_release(b, c);
-    if (!c->pop.auto_ack) internal_claim_return(b, c->pop.lease_id);
-    call_finish(b, c, CALL_DAMAGED);
 }
 
 /* What a write changed for parked callers beyond the engine's `ready`. */
 static void write_settle(struct broker *b, struct call *c)
 {
+    if (c->has_next && c->result.kind == COMMAND_STEP && c->result.step.refusal == STEP_COMMITTED) {
+        next_settle(b, c);
+        return;
+    }
     if (b->parked.queues.count > 0 && (c->result.kind == COMMAND_QUEUE_DELETE || c->result.kind == COMMAND_CONFIGURE)) {
         struct slice rest = c->command;
         struct command command;
@@ -270,6 +315,7 @@ void entry_apply(void *ctx, uint64_t index, uint64_t term, uint64_t pos, struct 
         sink.arena = sink_arena;
         sink.result = sink_result;
     }
+    if (b->watching.watches > 0) sink.appended = sink_appended;
     b->applying = f;
     crash_point("apply-before");
     int64_t began_us = clock_mono_us();
@@ -283,7 +329,8 @@ void entry_apply(void *ctx, uint64_t index, uint64_t term, uint64_t pos, struct 
                    (unsigned long long)pos, reason);
     }
     b->keeper.applied_term = term;
-    b->housekeeping = true;
+    b->housekeeping = b->ticker.stale = true;
+    watch_applied(b);
     if (f != NULL) {
         flight_settle(b, f);
     } else if (!b->leading && logger_every(&b->replay_said_us, 1000000)) {

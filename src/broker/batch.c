@@ -1,6 +1,7 @@
 /* Queued calls become one entry.
  *
- *   1. gather   calls in order of arrival (the broker's own commands first), behind each push the parked pops it arms
+ *   1. gather   the broker's own commands first, behind a tick the parked pops that its timers arm; then calls in order of arrival,
+ *               behind each push, ack or step the parked pops it arms
  *   2. write    head and commands straight into the log's memory
  *   3. submit   one flight more; the disk thread takes it with whatever else is appended
  *
@@ -32,6 +33,8 @@ static struct flight *flight_new(struct broker *b)
 void flight_recycle(struct broker *b, struct flight *f)
 {
     must(f->armed == NULL && f->touched_count == 0);
+    if (f->ticks) ticker_flight_gone(b);
+    f->ticks = false;
     f->slot_count = 0;
     f->bytes = 0;
     f->next = b->flight_free;
@@ -118,6 +121,13 @@ void internal_init(struct broker *b)
     inbox_kick(b);
 }
 
+void internal_tick(struct broker *b)
+{
+    tick_encode(&b->internal);
+    b->internal_count++;
+    b->ticks_total++;
+}
+
 /* ---- gather ------------------------------------------------------------------------------------------------------- */
 
 static struct flight_slot *slot_add(struct flight *f, struct call *c)
@@ -153,24 +163,55 @@ static bool handoff_place(struct broker *b, struct flight *f, struct call *c)
     return true;
 }
 
-/* Parked callers whom this write serves go right behind it. */
-static void write_handoff(struct broker *b, struct flight *f, const struct call *c)
+static void push_handoff(struct broker *b, struct handoff *h, const struct command *command)
 {
-    struct slice rest = c->command;
-    struct command command;
     struct push_command push;
     struct push_group g;
-    struct ack_command ack;
-    must(command_next(&rest, &command));
-    if (command.kind == COMMAND_PUSH && push_decode(&command, &push)) {
-        struct slice groups = push.groups;
-        while (push_group_next(&groups, &g)) parked_push(b, f, push.tenant, g.queue, g.partition, handoff_place);
-    } else if (command.kind == COMMAND_ACK && ack_decode(&command, &ack)) {
-        parked_ack(b, f, &ack, handoff_place);
-    }
+    if (!push_decode(command, &push)) return;
+    while (push_group_next(&push.groups, &g)) parked_push(b, h, push.tenant, g.queue, g.partition);
 }
 
-/* Bytes of the broker's own commands that go into this entry; their slots come first. */
+static void ack_handoff(struct broker *b, struct handoff *h, const struct command *command)
+{
+    struct ack_command ack;
+    if (ack_decode(command, &ack)) parked_ack(b, h, &ack);
+}
+
+static void step_handoff(struct broker *b, struct handoff *h, struct call *c, const struct command *command)
+{
+    struct step_command step;
+    struct command ack;
+    if (!step_decode(command, &step)) return;
+    h->may_fail = true;
+    if (c->has_next) parked_next_propose(b, c, h);
+    while (command_next(&step.acks, &ack)) ack_handoff(b, h, &ack);
+    if (step.has_push) push_handoff(b, h, &step.push);
+}
+
+/* Parked callers whom this write serves go right behind it. */
+static void write_handoff(struct broker *b, struct flight *f, struct call *c)
+{
+    struct handoff h = {.f = f, .place = handoff_place};
+    struct slice rest = c->command;
+    struct command command;
+    must(command_next(&rest, &command));
+    if (command.kind == COMMAND_PUSH) push_handoff(b, &h, &command);
+    if (command.kind == COMMAND_ACK) ack_handoff(b, &h, &command);
+    if (command.kind == COMMAND_STEP) step_handoff(b, &h, c, &command);
+}
+
+struct tick_handoff {
+    struct broker *b;
+    struct handoff h;
+};
+
+static void timer_lane(void *ctx, struct uuid tenant, struct slice queue, struct slice partition)
+{
+    struct tick_handoff *t = ctx;
+    parked_push(t->b, &t->h, tenant, queue, partition);
+}
+
+/* Bytes of the broker's own commands that go into this entry; their slots come first, then those of pops that a tick serves. */
 static size_t gather_internal(struct broker *b, struct flight *f)
 {
     struct slice rest = buf_view(&b->internal);
@@ -180,8 +221,13 @@ static size_t gather_internal(struct broker *b, struct flight *f)
         slot_add(f, NULL);
         b->internal_count--;
         bytes += command.all.len;
+        f->ticks |= command.kind == COMMAND_TICK;
     }
     f->bytes += bytes;
+    if (f->ticks && b->parked.count > 0) {
+        struct tick_handoff t = {.b = b, .h = {.f = f, .place = handoff_place}};
+        engine_timers_due(b->engine, b->now, TIMERS_A_TICK, timer_lane, &t);
+    }
     return bytes;
 }
 

@@ -2,8 +2,8 @@
  *
  *   open    lock the directory -> store -> rows into the engine -> log and replica -> are live payloads there? -> loop turns:
  *           replay -> leader -> [a new log: INIT] -> ready
- *   turn    wake parked callers -> look at arrivals -> build entries -> (the replica hands them to the disk) -> answers go home ->
- *           cuts, timers, numbers for other threads
+ *   turn    wake parked callers -> look at arrivals -> a tick if a timer is due -> build entries -> (the replica hands them to the
+ *           disk and applies what is committed) -> waiting reads run -> answers go home -> cuts, timers, numbers for other threads
  *   stop    parked pops answered, queued writes still written, entries in flight awaited, state cut and flushed; bounded in time
  *
  * Failures at run time (log, store) end the process at once, exit 3: answers not sent stay unsent. */
@@ -279,6 +279,8 @@ struct broker *broker_open(const struct config *config, struct loop *group_loop,
     b->late_hook.run = late_hook_run;
     b->deadline_timer.fire = inbox_deadline_fire;
     b->parked.timer.fire = parked_due_fire;
+    b->ticker.timer.fire = ticker_fire;
+    b->ticker.stale = true;
     b->guard.timer.fire = disk_guard_fire;
     b->stop_timer.fire = stop_fire;
     atomic_store(&b->retry_after_s, 1);
@@ -312,6 +314,7 @@ void broker_close(struct broker *b)
     if (b->replica != NULL) {
         flights_free(b);
         parked_free(b);
+        watch_free(b);
         replica_close(b->replica);
     }
     if (b->store != NULL) store_close(b->store);
@@ -349,6 +352,7 @@ static bool hook_run(struct loop_hook *h)
     parked_turn(b);
     inbox_turn(b);
     parked_turn(b); /* who was parked just now may have to be woken by time */
+    ticker_turn(b);
     batch_turn(b);
     return false; /* the late hook says whether another turn is wanted */
 }
@@ -372,6 +376,7 @@ static void stop_turn(struct broker *b)
     loop_timer_cancel(b->loop, &b->stop_timer);
     loop_timer_cancel(b->loop, &b->deadline_timer);
     loop_timer_cancel(b->loop, &b->parked.timer);
+    loop_timer_cancel(b->loop, &b->ticker.timer);
     loop_timer_cancel(b->loop, &b->keeper.timer);
     loop_timer_cancel(b->loop, &b->guard.timer);
     if (b->stopped_call != NULL) b->stopped_call(b->stopped_ctx);
@@ -384,8 +389,10 @@ static bool late_hook_run(struct loop_hook *h)
         calls_go_home(b);
         return false;
     }
+    watch_turn(b);
     calls_go_home(b);
     inbox_deadlines_arm(b);
+    ticker_turn(b);
     bool more = keeper_turn(b);
     counter_publish(&b->term, replica_term(b->replica));
     counter_publish(&b->applied, engine_applied_index(b->engine));
@@ -465,6 +472,8 @@ void broker_metrics(struct broker *b, struct broker_metrics *out)
         .admitted_bytes = atomic_load_explicit(&b->admitted_bytes, memory_order_relaxed),
         .admit_refused_total = atomic_load_explicit(&b->admit_refused_total, memory_order_relaxed),
         .parked = b->parked.count,
+        .reads_waiting = b->watching.count,
+        .ticks_total = b->ticks_total,
         .slow_commands_total = b->slow_commands_total,
         .entry_us_total = b->entry_us_total,
         .apply_us_total = b->apply_us_total,

@@ -11,12 +11,14 @@
  * States of a call (asserted):
  *   IDLE -> QUEUED (inbox) -> PROPOSED (in an entry) -> DONE
  *                          -> PARKED (long poll, nothing to claim) -> PROPOSED -> PARKED ... -> DONE
- *   broker_cancel: the client is gone. A queued or parked call is done at once (CALL_CANCELLED); a proposed pop's claims are handed back
- *   (COMMAND_CLAIM_RETURN) when its entry has applied, then done. `done` runs exactly once for every submitted call, on its home
- *   loop, also at shutdown.
+ *   a step with `next`     -> PROPOSED -> [committed, nothing to claim] PARKED -> PROPOSED ... -> DONE
+ *   a read                 -> WAITING (nothing to answer yet) -> runs again -> WAITING ... -> DONE
+ *   broker_cancel: the client is gone. A queued, parked or waiting call is done at once (CALL_CANCELLED); the claims of a proposed pop,
+ *   or of a step's next, are handed back (COMMAND_CLAIM_RETURN) when its entry has applied, then done. `done` runs exactly once for
+ *   every submitted call, on its home loop, also at shutdown.
  *
- * Deadlines: at deadline_us a queued or parked pop is answered empty, another queued call CALL_TIMEOUT; a proposed one is left to
- * its entry for a bounded time, then CALL_TIMEOUT (a write may still happen).
+ * Deadlines: at deadline_us a queued or parked pop is answered empty, a read runs a last time, a queued write is CALL_TIMEOUT; a proposed
+ * call is left to its entry for a bounded time, then CALL_TIMEOUT (a write may still happen; claims go back).
  *
  * A pop that finds nothing is CALL_EMPTY; result.pop then carries the conflation flags (no claims). An autoAck pop's claims cannot be
  * handed back: the messages of one whose caller left while it was in the log are gone (at most once, as asked for).
@@ -24,12 +26,15 @@
  * A step with has_next: when it commits, its claim is made in the same entry. If that found nothing and `wait` is set, the call goes on
  * as a long poll of its `pop` for next_wait_us (CALL_POP from then on: cancelled, timed out and stopped like one). Once the step has
  * committed, `step` is set and the caller answers it as committed in every case: with the batch when the outcome is CALL_OK and
- * result.pop has messages (pieces as of a pop), else with none.
+ * result.pop has messages (pieces as of a pop), else with none. A step that was refused is CALL_OK with result.step, and `step` is NULL.
  *
  * Timers: the leader puts a tick into the log when a timer is due; parked callers of its lane go right behind it.
  *
  * A read that waits: `read` may set `waits` and name lanes with broker_watch; it runs again when something was appended to one of
- * them, and a last time (`late` is set then) at the deadline or when the broker stops.
+ * them (once a turn, however much was), and a last time at the deadline or when the broker stops: `late` is set then, and it answers with
+ * what there is. `waits` is false and `answer` empty before each run; nothing else is put back, so what a run needs for itself it
+ * allocates elsewhere than in `arena`, which grows until the call is done. Too many of them (PARKED_POLLS_MAX callers that wait, reads
+ * and polls together): CALL_OVERLOADED. Leadership lost: CALL_NO_LEADER.
  *
  * Ownership: the caller owns struct call, its arena and what `command` points to, and leaves them alone from submit to done. */
 #ifndef QUEEN_BROKER_BROKER_H
@@ -72,10 +77,10 @@ struct call {
     int64_t deadline_us;    /* clock_mono_us */
     struct arena arena;     /* initialised; results are put here. The caller frees it after done */
     struct slice command;   /* CALL_WRITE: one encoded command */
-    bool grows;             /* CALL_WRITE: needs room on disk (push): refused with CALL_STORAGE_FULL when it is scarce */
+    bool grows;             /* CALL_WRITE: needs room on disk (pushes, schedules, puts): CALL_STORAGE_FULL when it is scarce */
     struct pop_command pop; /* CALL_POP: slices must outlive the call */
     bool wait;              /* CALL_POP: long poll */
-    bool has_next;          /* CALL_WRITE of a step that holds a POP: `pop` is the same pop; see below */
+    bool has_next;          /* CALL_WRITE of a step that holds a POP (not of discovery): `pop` is the same pop; see above */
     int64_t next_wait_us;   /* with has_next and `wait`: how long to wait for a batch once the step has committed */
     bool choose_batch, choose_partitions; /* CALL_POP: autopilot picks what the client did not send */
     void (*read)(struct call *c, struct engine *e,
@@ -98,7 +103,8 @@ struct call {
     struct loop_task task, cancel_task;
     bool cancelled, cancel_pending, done_held; /* written on home */
     uint8_t state;                             /* from here on the group thread's between submit and done */
-    bool gone, late, registers;
+    bool late;                                 /* its time is up. `read` may look: it can not wait any more */
+    bool gone, registers;
     uint32_t lanes, slot;
     struct call *next, *previous;
     struct call_list *list;
@@ -106,6 +112,8 @@ struct call {
     struct group_wait *group;
     struct lane_wait *lane;
     struct flight *flight;
+    struct watch *watches;
+    uint32_t watch_count;
     uint64_t arrival;
     int64_t queued_us;
 };
@@ -128,7 +136,8 @@ void broker_pieces_release(struct broker *b, struct call *c); /* any thread, aft
 bool broker_piece_load(struct broker *b, struct arena *arena, const struct delivery_piece *d, struct call_piece *out);
 void broker_piece_release(struct broker *b, struct call_piece *p);
 
-/* Inside `read` of a CALL_READ: run it again when something is appended to this lane, which need not exist yet. With c->waits set. */
+/* Inside `read` of a CALL_READ that sets c->waits: run it again when something is appended to this lane, which need not exist yet. At
+ * most FETCH_ENTRIES_MAX lanes a run. Lanes named by an earlier run are forgotten. */
 void broker_watch(struct broker *b, struct call *c, struct uuid tenant, struct slice queue, struct slice partition);
 
 /* Admission by bytes, before a body is read: false = answer 429 (retry_after_s set). Give back the same amount once answered.
@@ -149,7 +158,8 @@ void broker_health(const struct broker *b, struct broker_health *out); /* any th
 /* Numbers for /metrics, collected on the group thread (a CALL_READ's read may call it). */
 struct broker_metrics {
     uint64_t log_index, commit_index, applied_index, durable_index, in_flight_entries, in_flight_bytes;
-    uint64_t entries_total, commands_total, admitted_bytes, admit_refused_total, parked, slow_commands_total;
+    uint64_t entries_total, commands_total, admitted_bytes, admit_refused_total, slow_commands_total;
+    uint64_t parked, reads_waiting, ticks_total;
     uint64_t entry_us_total;    /* submit to applied, summed */
     uint64_t entry_buckets[24]; /* entries by submit-to-applied time: < 2^i * 16 us */
     uint64_t apply_us_total;

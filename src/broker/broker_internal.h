@@ -4,6 +4,8 @@
  *   batch.c       queued calls become one entry: gathered, copied into the log's memory, submitted
  *   parked.c      parked callers: who waits on which lanes, who is woken
  *   answer.c      an entry applied: results to calls, payload bytes pinned, answers sent home in chains
+ *   watch.c       reads, and those among them that wait for appends
+ *   ticker.c      timers that are due: ticks into the log
  *   keeper.c      cuts and flushes of the store, log trimming, housekeeping
  *   admission.c   refusing early
  *   disk_guard.c  room on the disk
@@ -29,6 +31,8 @@ enum {
     BATCH_BYTES_EAGER = 1 << 20, /* a pending batch this large does not wait for the entry in flight */
     BATCH_CALLS_EAGER = 32,      /* nor so many calls: the disk works while further calls are read */
     QUEUED_CALLS_MAX = 65536,    /* above: CALL_OVERLOADED */
+    WATCHES_MAX = 1 << 20,       /* lanes watched by waiting reads, all in all; above: CALL_OVERLOADED */
+    APPENDS_KEPT_MAX = 65536,    /* lanes of one entry that are told apart for watches; above: every waiting read runs */
     PROPOSED_GRACE_US = 2000000, /* how long past its deadline a proposed call waits for its entry */
     POP_MARGIN_US_MAX = 50000,   /* an empty long poll is answered this much before its deadline at most */
     HOMES_MAX = 64,              /* edge loops */
@@ -41,13 +45,15 @@ enum {
     CACHE_AGE_US = 10000000, /* log images not used for so long leave memory */
 };
 
-/* IDLE -> ARRIVED -> QUEUED -> PROPOSED -> DONE, pops also through PARKED. A call is in at most one list (c->list). */
+/* IDLE -> ARRIVED -> QUEUED -> PROPOSED -> DONE, pops also through PARKED, reads through WAITING. A call is in at most one list
+ * (c->list). */
 enum call_state {
     CALL_STATE_IDLE,
     CALL_STATE_COMING, /* submitted on another loop, the task is on its way */
     CALL_STATE_ARRIVED,
     CALL_STATE_QUEUED,
     CALL_STATE_PARKED,
+    CALL_STATE_WAITING,
     CALL_STATE_PROPOSED,
     CALL_STATE_DONE,
 };
@@ -77,7 +83,7 @@ void call_list_remove(struct call *c);
 
 struct flight_slot {
     struct call *call; /* NULL: the broker's own command, or a call that no longer waits */
-    struct uuid lease; /* of a pop whose call no longer waits: its claims are handed back */
+    struct uuid lease; /* of a pop, or a step's next, whose call no longer waits: its claims are handed back */
     bool orphan_pop;
     bool settled; /* its result came */
 };
@@ -101,6 +107,7 @@ struct flight {
     int64_t submitted_us, wall_us;
     uint64_t bytes;
     uint32_t slot_count, slot_cap, touched_count, touched_cap;
+    bool ticks; /* holds a tick */
     struct flight_slot *slots;
     struct touched *touched; /* looked at when it applied */
     struct armed_lane *armed;
@@ -159,6 +166,25 @@ struct parked {
     struct lane_wait *dirty_lanes;
     uint64_t group_ids;
     uint32_t count; /* parked callers */
+};
+
+/* Reads that wait. */
+struct watching {
+    struct hash_table lanes;
+    struct call_list marked; /* to run again in this turn */
+    struct call *reading;    /* its `read` runs now */
+    uint32_t count;          /* calls that wait */
+    uint32_t watches;        /* theirs, all in all */
+    bool full;               /* the one that runs wanted more than WATCHES_MAX */
+    uint32_t *appended;      /* lanes the entry being applied appended to, while anybody watches */
+    uint32_t appended_count, appended_cap;
+    bool appended_all; /* more than APPENDS_KEPT_MAX */
+};
+
+struct ticker {
+    struct loop_timer timer;
+    bool stale;    /* something happened since the last look at when a timer is due */
+    bool proposed; /* a tick waits for its entry or is in the log, not applied */
 };
 
 struct home {
@@ -224,6 +250,8 @@ struct broker {
     struct buf encoded;
 
     struct parked parked;
+    struct watching watching;
+    struct ticker ticker;
     struct home homes[HOMES_MAX];
     uint32_t home_count;
     struct keeper keeper;
@@ -236,7 +264,7 @@ struct broker {
     void (*stopped_call)(void *ctx);
     void *stopped_ctx;
 
-    uint64_t entries_total, commands_total, slow_commands_total, apply_us_total, entry_us_total;
+    uint64_t entries_total, commands_total, slow_commands_total, apply_us_total, entry_us_total, ticks_total;
     uint64_t entry_buckets[LATENCY_BUCKETS];
     int64_t damage_said_us, replay_said_us, skew_said_us;
 
@@ -252,8 +280,9 @@ void inbox_clock(struct broker *b); /* reads the clocks for this turn */
 void inbox_turn(struct broker *b);  /* reads run, pops are looked at, writes stay queued */
 void inbox_deadlines_arm(struct broker *b);
 void inbox_deadline_fire(struct loop_timer *t);
-void inbox_queue(struct broker *b, struct call *c);                                           /* for the next entry */
-void inbox_kick(struct broker *b);                                                            /* another turn */
+void inbox_queue(struct broker *b, struct call *c);     /* for the next entry */
+void inbox_next_wait(struct broker *b, struct call *c); /* a committed step goes on as a long poll of its next */
+void inbox_kick(struct broker *b);                      /* another turn */
 void inbox_end(struct broker *b, enum call_outcome of_queued, enum call_outcome of_proposed); /* everything left is answered */
 size_t pop_bytes_max(const struct pop_command *p);                                            /* upper bound of its encoding */
 
@@ -265,18 +294,28 @@ void flight_recycle(struct broker *b, struct flight *f);
 void flights_free(struct broker *b);
 void internal_claim_return(struct broker *b, struct uuid lease);
 void internal_init(struct broker *b);
+void internal_tick(struct broker *b);
 
 /* parked.c */
-typedef bool parked_place(struct broker *b, struct flight *f,
-                          struct call *c); /* into the entry being gathered; false: it is full */
+/* A write in the entry being gathered, whose lanes are handed to parked callers. */
+struct handoff {
+    struct flight *f;
+    bool (*place)(struct broker *b, struct flight *f, struct call *c); /* into the entry; false: it is full */
+    bool may_fail;                 /* a step: when it is refused, what is placed behind it finds nothing */
+    const struct pop_command *own; /* a step's own next, or NULL: it comes first to the lanes of its group */
+    uint32_t own_lanes;            /* how many more it may take */
+};
 void parked_pop_arrive(struct broker *b, struct call *c);
 void parked_pop_settle(struct broker *b, struct call *c); /* its entry applied (c->result): gives its promised lanes back */
 void parked_pop_drop(struct broker *b, struct call *c);   /* a granted pop leaves without: others may have its lanes */
 void parked_park(struct broker *b, struct call *c);
 void parked_unpark(struct broker *b, struct call *c);
-void parked_push(struct broker *b, struct flight *f, struct uuid tenant, struct slice queue, struct slice partition,
-                 parked_place *place);
-void parked_ack(struct broker *b, struct flight *f, const struct ack_command *ack, parked_place *place);
+void parked_next_propose(struct broker *b, struct call *c, struct handoff *h); /* a step with a next goes into the entry */
+void parked_next_settle(struct broker *b, struct call *c); /* it has committed (c->result is that of its pop) */
+void parked_next_drop(struct broker *b, struct call *c);   /* its caller does not wait for the entry any longer */
+void parked_next_wait(struct broker *b, struct call *c);   /* it goes on as a long poll */
+void parked_push(struct broker *b, struct handoff *h, struct uuid tenant, struct slice queue, struct slice partition);
+void parked_ack(struct broker *b, struct handoff *h, const struct ack_command *ack);
 void parked_flight_applied(struct broker *b, struct flight *f);
 void parked_queue_deleted(struct broker *b, struct uuid tenant, struct slice queue, int64_t wall_us);
 void parked_queue_changed(struct broker *b, struct uuid tenant, struct slice queue);
@@ -294,6 +333,20 @@ void entry_apply(void *ctx, uint64_t index, uint64_t term, uint64_t pos, struct 
 void call_finish(struct broker *b, struct call *c, enum call_outcome outcome);
 void call_finish_empty(struct broker *b, struct call *c);
 void calls_go_home(struct broker *b);
+
+/* watch.c */
+void read_run(struct broker *b, struct call *c); /* answered, or WAITING */
+void read_run_late(struct broker *b, struct call *c);
+void watch_leave(struct broker *b, struct call *c);               /* waits no longer */
+void watch_appended(struct broker *b, uint32_t partition_number); /* the engine's sink */
+void watch_applied(struct broker *b);
+void watch_turn(struct broker *b); /* runs the reads whose lanes got something */
+void watch_free(struct broker *b);
+
+/* ticker.c */
+void ticker_turn(struct broker *b);
+void ticker_flight_gone(struct broker *b); /* an entry with a tick applied, or will not */
+void ticker_fire(struct loop_timer *t);
 
 /* keeper.c */
 bool keeper_turn(struct broker *b); /* true when housekeeping has more to do */

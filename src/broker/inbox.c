@@ -1,7 +1,7 @@
 /* Calls arrive, wait and leave.
  *
  *   broker_submit (home) -> call_arrive (group): refused, or ARRIVED (reads, pops), or QUEUED (writes)
- *   turn's end: reads run; pops are granted, parked or answered empty (parked.c); what is queued goes into an entry (batch.c)
+ *   turn's end: reads run (watch.c); pops are granted, parked or answered empty (parked.c); what is queued goes into an entry (batch.c)
  *
  * Arrived pops are looked at before the turn's pushes are batched, so a push finds also the callers that came with it.
  *
@@ -108,6 +108,9 @@ static void call_unlist(struct broker *b, struct call *c)
     case CALL_STATE_PARKED:
         parked_unpark(b, c);
         return;
+    case CALL_STATE_WAITING:
+        watch_leave(b, c);
+        return;
     default:
         must(false);
     }
@@ -133,6 +136,9 @@ static void call_arrive(struct broker *b, struct call *c)
     c->flight = NULL;
     c->list = NULL;
     c->pieces = NULL;
+    c->step = NULL;
+    c->watches = NULL;
+    c->watch_count = 0;
     inbox_kick(b);
     bool serving = atomic_load_explicit(&b->ready, memory_order_relaxed) && !b->stopping;
     if (b->stopped || (!serving && !(c->kind == CALL_READ && c->always))) {
@@ -150,6 +156,16 @@ static void call_arrive(struct broker *b, struct call *c)
     } else {
         call_list_append(&b->arrived, c);
     }
+}
+
+void inbox_next_wait(struct broker *b, struct call *c)
+{
+    c->kind = CALL_POP;
+    c->flight = NULL;
+    c->arrival = ++b->arrivals;
+    c->deadline_us = b->mono_us + c->next_wait_us;
+    heap_put(&b->deadlines, &c->due, call_due_us(b, c), c->arrival);
+    parked_next_wait(b, c);
 }
 
 static void arrive_run(struct loop_task *t)
@@ -180,6 +196,7 @@ static void call_abandon(struct broker *b, struct call *c)
     case CALL_STATE_ARRIVED:
     case CALL_STATE_QUEUED:
     case CALL_STATE_PARKED:
+    case CALL_STATE_WAITING:
         call_unlist(b, c);
         call_finish(b, c, CALL_CANCELLED);
         inbox_kick(b);
@@ -226,7 +243,8 @@ void broker_cancel(struct broker *b, struct call *c)
 static void proposed_expire(struct broker *b, struct call *c)
 {
     /* Claims of an autoAck pop cannot be handed back: it waits for its entry, whose outcome is near or never. */
-    bool keeps = c->kind == CALL_POP && c->pop.auto_ack && !b->stopping;
+    bool claims = c->kind == CALL_POP || c->has_next;
+    bool keeps = claims && c->pop.auto_ack && !b->stopping;
     if (!c->late || keeps) {
         c->late = true;
         heap_put(&b->deadlines, &c->due, b->mono_us + PROPOSED_GRACE_US, c->arrival);
@@ -235,10 +253,14 @@ static void proposed_expire(struct broker *b, struct call *c)
     struct flight_slot *s = &c->flight->slots[c->slot];
     must(s->call == c);
     s->call = NULL;
-    if (c->kind == CALL_POP) {
+    if (claims) {
         s->orphan_pop = !c->pop.auto_ack;
         s->lease = c->pop.lease_id;
+    }
+    if (c->kind == CALL_POP) {
         parked_pop_drop(b, c);
+    } else if (claims) {
+        parked_next_drop(b, c);
     }
     call_finish(b, c, c->gone ? CALL_CANCELLED : CALL_TIMEOUT);
 }
@@ -252,6 +274,8 @@ static void call_expire(struct broker *b, struct call *c)
     call_unlist(b, c);
     if (c->kind == CALL_POP) {
         call_finish_empty(b, c);
+    } else if (c->kind == CALL_READ) {
+        read_run_late(b, c);
     } else {
         call_finish(b, c, CALL_TIMEOUT);
     }
@@ -284,8 +308,7 @@ void inbox_turn(struct broker *b)
     while ((c = b->arrived.first) != NULL) {
         call_list_remove(c);
         if (c->kind == CALL_READ) {
-            c->read(c, b->engine, b->now);
-            call_finish(b, c, CALL_OK);
+            read_run(b, c);
         } else {
             parked_pop_arrive(b, c);
         }
@@ -309,6 +332,9 @@ void inbox_end(struct broker *b, enum call_outcome of_queued, enum call_outcome 
         } else if (c->kind == CALL_POP && b->stopping) {
             call_unlist(b, c);
             call_finish_empty(b, c);
+        } else if (c->state == CALL_STATE_WAITING && b->stopping) {
+            call_unlist(b, c);
+            read_run_late(b, c);
         } else if (of_queued != CALL_OK) {
             call_unlist(b, c);
             call_finish(b, c, of_queued);

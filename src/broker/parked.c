@@ -5,8 +5,8 @@
  *
  * A caller is granted a pop (it goes into the next entry) only for a lane that is claimable and not already promised to a pop on its
  * way: lanes_in_flight counts the promised ones. It is woken by
- *   - a push in the entry being gathered that arms a lane, or an ack that frees one: the pop is placed right behind it (hand-off
- *     in one commit),
+ *   - a push in the entry being gathered that arms a lane, an ack that frees one, a step that does either, or a tick whose timers
+ *     push: the pop is placed right behind it (hand-off in one commit). What a step's own next will take is left to it,
  *   - the engine's `ready` after an entry: exactly as many callers as lanes,
  *   - time: one timer at the earliest lease end or delay of the groups and pinned lanes that have parked callers,
  *   - another pop that came back and left lanes.
@@ -65,18 +65,25 @@ static struct queue_wait *queue_get(struct parked *p, struct uuid tenant, struct
     return q;
 }
 
+static struct group_wait *group_find(const struct parked *p, const struct queue_wait *q, uint64_t hash, struct slice group)
+{
+    struct hash_node *n = hash_table_find(&p->groups_by_name, hash);
+    for (; n != NULL; n = hash_table_again(n)) {
+        struct group_wait *w = owner_of(n, struct group_wait, by_name);
+        if (w->queue == q && slice_equal(w->name, group)) return w;
+    }
+    return NULL;
+}
+
 static struct group_wait *group_get(struct broker *b, const struct pop_command *pop)
 {
     struct parked *p = &b->parked;
     struct queue_wait *q = queue_get(p, pop->tenant, pop->queue);
     uint64_t hash = hash64(pop->group, q->node.hash);
-    struct hash_node *n = hash_table_find(&p->groups_by_name, hash);
-    for (; n != NULL; n = hash_table_again(n)) {
-        struct group_wait *w = owner_of(n, struct group_wait, by_name);
-        if (w->queue == q && slice_equal(w->name, pop->group)) return w;
-    }
+    struct group_wait *w = group_find(p, q, hash, pop->group);
+    if (w != NULL) return w;
     struct slice name;
-    struct group_wait *w = record_new(sizeof *w, pop->group, &name);
+    w = record_new(sizeof *w, pop->group, &name);
     w->name = name;
     w->queue = q;
     w->id = ++p->group_ids;
@@ -244,6 +251,14 @@ static void pop_return(struct broker *b, struct call *c)
     }
 }
 
+/* The group's record if it has one; a discovery pop names none. */
+static struct group_wait *group_seek(const struct parked *p, const struct pop_command *pop)
+{
+    if (p->queues.count == 0 || pop->scope == POP_DISCOVERY) return NULL;
+    struct queue_wait *q = queue_find(p, queue_hash(pop->tenant, pop->queue), pop->tenant, pop->queue);
+    return q == NULL ? NULL : group_find(p, q, hash64(pop->group, q->node.hash), pop->group);
+}
+
 static void lanes_mark(struct parked *p, struct group_wait *w)
 {
     for (struct lane_wait *l = w->lanes_first; l != NULL; l = l->next) lane_mark(p, l);
@@ -340,7 +355,7 @@ void parked_park(struct broker *b, struct call *c)
     struct parked *p = &b->parked;
     struct group_wait *w = c->group;
     must(w != NULL && c->list == NULL && c->lanes == 0);
-    if (p->count >= PARKED_POLLS_MAX) {
+    if (p->count + b->watching.count >= PARKED_POLLS_MAX) {
         c->retry_after_s = admission_retry_after(b);
         group_mark(p, w, 0);
         call_finish(b, c, CALL_OVERLOADED);
@@ -450,17 +465,35 @@ static void lane_arm(struct parked *p, struct flight *f, uint64_t key)
     f->armed = a;
 }
 
-/* The oldest caller for a lane that becomes claimable in this entry goes right behind what makes it so. */
-static bool lane_handoff(struct broker *b, struct flight *f, struct group_wait *w, struct lane_wait *l, struct slice partition,
-                         parked_place *place)
+/* Is this a lane that the step's own next comes to before anybody behind the step? A guess: if it does not take the lane, the
+ * engine's `ready` tells. */
+static bool own_next_takes(struct handoff *h, const struct group_wait *w, struct slice partition)
 {
+    const struct pop_command *own = h->own;
+    if (own == NULL || h->own_lanes == 0) return false;
+    if (own->scope == POP_PARTITION && !slice_equal(own->partition, partition)) return false;
+    if (!slice_equal(own->group, w->name) || !slice_equal(own->queue, w->queue->name)) return false;
+    h->own_lanes--;
+    return true;
+}
+
+/* The oldest caller for a lane that becomes claimable in this entry goes right behind what makes it so. */
+static bool lane_handoff(struct broker *b, struct handoff *h, struct group_wait *w, struct lane_wait *l, struct slice partition)
+{
+    struct flight *f = h->f;
     struct call *c = l != NULL ? l->parked.first : NULL;
     if (c == NULL) c = w->parked.first;
     uint64_t key = lane_hash(w, partition);
     if (c == NULL || lane_is_armed(&b->parked, key)) return true;
+    if (own_next_takes(h, w, partition)) {
+        lane_arm(&b->parked, f, key);
+        return true;
+    }
+    /* Behind a step that is refused, a caller of any lane would create the queue. It is looked at when the entry applied. */
+    if (h->may_fail && w->number == 0 && c->lane == NULL) return true;
     parked_take(b, c);
     pop_choose(b, c);
-    if (!place(b, f, c)) {
+    if (!h->place(b, f, c)) {
         c->state = CALL_STATE_IDLE;
         parked_park(b, c);
         return false;
@@ -473,8 +506,7 @@ static bool lane_handoff(struct broker *b, struct flight *f, struct group_wait *
     return true;
 }
 
-void parked_push(struct broker *b, struct flight *f, struct uuid tenant, struct slice queue, struct slice partition,
-                 parked_place *place)
+void parked_push(struct broker *b, struct handoff *h, struct uuid tenant, struct slice queue, struct slice partition)
 {
     struct parked *p = &b->parked;
     struct queue_wait *q = queue_find(p, queue_hash(tenant, queue), tenant, queue);
@@ -482,33 +514,74 @@ void parked_push(struct broker *b, struct flight *f, struct uuid tenant, struct 
     for (struct group_wait *w = q->groups; w != NULL; w = w->queue_next) {
         if (w->parked_count == 0) continue;
         struct lane_wait *l = w->lane_count == 0 ? NULL : lane_find(p, w, partition);
-        group_touch(f, w, l);
+        group_touch(h->f, w, l);
         bool arms = w->number == 0 || engine_push_arms(b->engine, w->number, partition, b->now);
-        if (arms && !lane_handoff(b, f, w, l, partition, place)) return;
+        if (arms && !lane_handoff(b, h, w, l, partition)) return;
     }
 }
 
-struct ack_handoff {
+struct freed_lanes {
     struct broker *b;
-    struct flight *f;
-    parked_place *place;
+    struct handoff *h;
 };
 
 static void ack_lane_free(void *ctx, uint32_t group_number, struct slice partition)
 {
-    struct ack_handoff *h = ctx;
-    struct parked *p = &h->b->parked;
+    struct freed_lanes *freed = ctx;
+    struct parked *p = &freed->b->parked;
     struct hash_node *n = hash_table_find(&p->groups_by_number, group_number);
     struct group_wait *w = n == NULL ? NULL : owner_of(n, struct group_wait, by_number);
     if (w == NULL || w->parked_count == 0) return;
     struct lane_wait *l = w->lane_count == 0 ? NULL : lane_find(p, w, partition);
-    lane_handoff(h->b, h->f, w, l, partition, h->place);
+    lane_handoff(freed->b, freed->h, w, l, partition);
 }
 
-void parked_ack(struct broker *b, struct flight *f, const struct ack_command *ack, parked_place *place)
+void parked_ack(struct broker *b, struct handoff *h, const struct ack_command *ack)
 {
-    struct ack_handoff h = {.b = b, .f = f, .place = place};
-    engine_ack_frees(b->engine, ack, b->now, ack_lane_free, &h);
+    struct freed_lanes freed = {.b = b, .h = h};
+    engine_ack_frees(b->engine, ack, b->now, ack_lane_free, &freed);
+}
+
+/* ---- a step's next ------------------------------------------------------------------------------------------------ */
+
+/* It is granted nothing: it takes what it finds in its place in the log. Others are told when that concerns them. */
+void parked_next_propose(struct broker *b, struct call *c, struct handoff *h)
+{
+    struct group_wait *w = group_seek(&b->parked, &c->pop);
+    c->registers = w != NULL && engine_pop_forecast(b->engine, &c->pop, b->now) == POP_REGISTERS;
+    h->own = &c->pop;
+    h->own_lanes = pop_lanes(&c->pop);
+}
+
+void parked_next_settle(struct broker *b, struct call *c)
+{
+    struct parked *p = &b->parked;
+    struct group_wait *w = group_seek(p, &c->pop);
+    if (w != NULL) {
+        bool known = w->number != 0;
+        group_resolve(b, w);
+        if (c->registers) lanes_mark(p, w);
+        claims_mark(p, w, &c->result);
+        bool news = c->registers || (!known && w->number != 0);
+        group_mark(p, w, news ? WAKE_DUE : 0); /* also when only leases were taken: to look when they end */
+    }
+    c->registers = false;
+}
+
+void parked_next_drop(struct broker *b, struct call *c)
+{
+    struct group_wait *w = c->registers ? group_seek(&b->parked, &c->pop) : NULL;
+    c->registers = false;
+    if (w == NULL) return;
+    group_touch(c->flight, w, NULL);
+    for (struct lane_wait *l = w->lanes_first; l != NULL; l = l->next) group_touch(c->flight, w, l);
+}
+
+/* What was pushed since the step is for it, also by entries that are on their way already. */
+void parked_next_wait(struct broker *b, struct call *c)
+{
+    if (c->pop.scope == POP_PARTITION) pop_from_now(&c->pop, c->wall_us);
+    parked_pop_arrive(b, c);
 }
 
 void parked_flight_applied(struct broker *b, struct flight *f)
