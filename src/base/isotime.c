@@ -46,19 +46,19 @@ static int64_t days_of_month(int64_t year, int64_t month)
     return days[month - 1] + (month == 2 && leap ? 1 : 0);
 }
 
-/* Milliseconds of a fraction of any length. */
+/* Microseconds of a fraction of any length. */
 static int64_t fraction(struct reader *r)
 {
-    int64_t ms = 0;
+    int64_t us = 0;
     size_t count = 0;
     while (r->at < r->text.len && r->text.at[r->at] >= '0' && r->text.at[r->at] <= '9') {
-        if (count < 3) ms = ms * 10 + (r->text.at[r->at] - '0');
+        if (count < 6) us = us * 10 + (r->text.at[r->at] - '0');
         r->at++;
         count++;
     }
     if (count == 0) r->ok = false;
-    for (; count < 3; count++) ms *= 10;
-    return ms;
+    for (; count < 6; count++) us *= 10;
+    return us;
 }
 
 /* Minutes east of UTC. */
@@ -78,8 +78,16 @@ static int64_t offset(struct reader *r)
 
 bool isotime_parse(struct slice text, int64_t *wall_us)
 {
+    int64_t us;
+    if (!isotime_parse_us(text, &us)) return false;
+    *wall_us = us / 1000 * 1000;
+    return true;
+}
+
+bool isotime_parse_us(struct slice text, int64_t *wall_us)
+{
     struct reader r = {.text = text, .ok = true};
-    int64_t hour = 0, minute = 0, second = 0, ms = 0, east = 0;
+    int64_t hour = 0, minute = 0, second = 0, micros = 0, east = 0;
     int64_t year = digits(&r, 4);
     want(&r, '-');
     int64_t month = digits(&r, 2);
@@ -92,14 +100,14 @@ bool isotime_parse(struct slice text, int64_t *wall_us)
         minute = digits(&r, 2);
         if (take(&r, ':')) {
             second = digits(&r, 2);
-            if (take(&r, '.') || take(&r, ',')) ms = fraction(&r);
+            if (take(&r, '.') || take(&r, ',')) micros = fraction(&r);
         }
         east = offset(&r);
     }
     if (!r.ok || r.at != text.len || hour > 23 || minute > 59 || second > 60) return false;
     int64_t seconds = days_of(year, month, day) * 86400 + hour * 3600 + minute * 60 + second - east * 60;
     if (seconds < 0) return false;
-    *wall_us = seconds * 1000000 + ms * 1000;
+    *wall_us = seconds * 1000000 + micros;
     return true;
 }
 

@@ -11,6 +11,7 @@
 
 /* Microseconds since 1970, cut to whole milliseconds. False: not such a time, or before 1970 or after 9999. */
 bool isotime_parse(struct slice text, int64_t *wall_us);
+bool isotime_parse_us(struct slice text, int64_t *wall_us); /* the same, cut to whole microseconds */
 
 /* Writes YYYY-MM-DDTHH:MM:SS (ISOTIME_SECONDS_BYTES) and tells the microseconds in the second. Returns the end. */
 enum { ISOTIME_SECONDS_BYTES = 19, ISOTIME_KV_BYTES_MAX = 32 };

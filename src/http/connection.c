@@ -157,7 +157,9 @@ static struct MHD_Response *response_make(struct request *r)
         snprintf(seconds, sizeof seconds, "%u", r->retry_after_s);
         header_add(response, "Retry-After", seconds);
     }
+    if (r->etag != NULL) header_add(response, "ETag", r->etag);
     if (r->allow != NULL) header_add(response, "Allow", r->allow);
+    if (r->timers_hint != NULL) header_add(response, "x-queen-timers-hint", r->timers_hint);
     if (r->close) header_add(response, "Connection", "close");
     return response;
 }

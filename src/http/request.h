@@ -70,6 +70,8 @@ struct request {
     uint32_t retry_after_s;
     const char *content_type; /* NULL: application/json */
     const char *allow;
+    const char *etag;
+    const char *timers_hint; /* x-queen-timers-hint */
 
     /* the call */
     struct call call;                 /* call.arena is the request's arena */

@@ -21,6 +21,13 @@ enum route_id {
     ROUTE_QUEUE_DETAIL,
     ROUTE_QUEUE_DEPTH,
     ROUTE_DLQ,
+    ROUTE_TIMERS,
+    ROUTE_TIMER_LIST,
+    ROUTE_TIMER_PEEK,
+    ROUTE_TIMER_CANCEL,
+    ROUTE_FETCH,
+    ROUTE_FETCH_OFFSETS,
+    ROUTE_PARTITIONS_CHANGED,
     ROUTE_HEALTH,
     ROUTE_STATUS,
     ROUTE_METRICS,
@@ -68,6 +75,13 @@ void route_queue_list(struct request *r);
 void route_queue_detail(struct request *r);
 void route_queue_depth(struct request *r);
 void route_dlq(struct request *r);
+void route_timers(struct request *r);
+void route_timer_list(struct request *r);
+void route_timer_peek(struct request *r);
+void route_timer_cancel(struct request *r);
+void route_fetch(struct request *r);
+void route_fetch_offsets(struct request *r);
+void route_partitions_changed(struct request *r);
 void route_health(struct request *r);
 void route_status(struct request *r);
 void route_metrics(struct request *r);

@@ -1,0 +1,445 @@
+/* POST   /api/v1/timers                     an array of ops, or {"operations":[...]} (data_ops.h): one command, all or nothing
+ * GET    /api/v1/timers/:queue              ?after=&limit= (100, 1..1000), or mode=list: rows in the byte order of their keys
+ *                                           ?mode=count&prefix= (1..128 bytes, literal): how many
+ * GET    /api/v1/timers/:queue/:timerKey    one timer with its payload, or found false; a key may have slashes
+ * DELETE /api/v1/timers/:queue/:timerKey    ?txn=: the cancel's element alone. Needs no room, so a full disk does not refuse it
+ *
+ *   answer  200 {"results":[...]} in the order of the ops; {"rows":[...],"truncated","nextAfter"}; {"count"}; {"found":...}
+ *   errors  {"error","reason"?,"detail"?}: 400 timers_bad_request, 403 timer_horizon_exceeded, 413 payload_too_large, 429 overloaded,
+ *           500 timers_error, 503 timers_unavailable, 507 storage_full. A call refused as a whole that held both schedules and
+ *           cancels has the header x-queen-timers-hint: its cancels go through alone with DELETE
+ *
+ * The deadline is QUEEN_STMT_TIMEOUT_MS. Reads see all that was answered before. A list costs about 1 us a row, and what its timers' blocks
+ * cost to read where they left memory: so a page ends early, truncated, once it has read LIST_BYTES_MAX of them. */
+#include <stdio.h>
+
+#include "base/limits.h"
+#include "http/answer.h"
+#include "http/data_ops.h"
+#include "http/name.h"
+#include "http/render.h"
+#include "http/route.h"
+#include "http/timer_payload.h"
+
+enum { LIST_LIMIT_DEFAULT = 100, LIST_LIMIT_MAX = 1000, LIST_BYTES_MAX = 32 << 20, COUNT_PREFIX_BYTES_MAX = 128 };
+
+/* ---- refusals ----------------------------------------------------------------------------------------------------- */
+
+static void answer_refused(struct request *r, const struct ops_refusal *why)
+{
+    answer_error(r, why->status, NULL, ""); /* clears what there was */
+    buf_clear(&r->out);
+    buf_printf(&r->out, "{\"error\":\"%s\"", why->error);
+    if (why->reason != NULL) buf_printf(&r->out, ",\"reason\":\"%s\"", why->reason);
+    if (why->detail[0] != 0) {
+        buf_text(&r->out, ",\"detail\":");
+        render_text(&r->out, slice_of(why->detail));
+    }
+    buf_byte(&r->out, '}');
+}
+
+static void answer_bad(struct request *r, const char *reason, const char *detail)
+{
+    struct ops_refusal why = {.status = 400, .error = "timers_bad_request", .reason = reason};
+    buf_clear(&r->out);
+    snprintf(why.detail, sizeof why.detail, "%s", detail);
+    answer_refused(r, &why);
+}
+
+/* True when the call has a result. */
+static bool outcome_good(struct request *r)
+{
+    struct ops_refusal why = {.status = 503, .error = "timers_unavailable"};
+    uint32_t retry_after_s = 1;
+    switch (r->call.outcome) {
+    case CALL_OK:
+    case CALL_EMPTY:
+        return true;
+    case CALL_OVERLOADED:
+        why = (struct ops_refusal){.status = 429, .error = "overloaded"};
+        retry_after_s = r->call.retry_after_s == 0 ? 1 : r->call.retry_after_s;
+        break;
+    case CALL_STORAGE_FULL:
+        why = (struct ops_refusal){.status = 507, .error = "storage_full"};
+        retry_after_s = 0;
+        break;
+    case CALL_TIMEOUT:
+        why.reason = "timers_timeout";
+        break;
+    case CALL_NO_LEADER:
+        why.reason = "no_leader";
+        break;
+    case CALL_UNKNOWN:
+    case CALL_CANCELLED:
+        why.reason = "timers_retry";
+        break;
+    case CALL_DAMAGED:
+        why = (struct ops_refusal){.status = 500, .error = "timers_error"};
+        retry_after_s = 0;
+        break;
+    }
+    answer_refused(r, &why);
+    r->retry_after_s = retry_after_s;
+    return false;
+}
+
+/* The names of a path, which were only decoded. */
+static bool path_names_good(struct request *r, bool with_key)
+{
+    const struct slice *p = r->params;
+    if (p[0].len == 0 || (with_key && p[1].len == 0)) {
+        answer_bad(r, "timers_bad_op", "the path has an empty name");
+    } else if (name_has_control(p[0]) || (with_key && name_has_control(p[1]))) {
+        answer_bad(r, "timers_bad_op", "a name in the path has a control character");
+    } else if (!name_fits(p[0], slice_make("", 0), slice_make("", 0)) || (with_key && p[1].len > TIMER_KEY_BYTES_MAX)) {
+        struct ops_refusal why = {.status = 413, .error = "payload_too_large", .reason = "name_too_long"};
+        answer_refused(r, &why);
+    } else {
+        return true;
+    }
+    return false;
+}
+
+/* ---- ops ---------------------------------------------------------------------------------------------------------- */
+
+enum { SEES_SCHEDULE = 1, SEES_CANCEL = 2, SEES_BOTH = 3 };
+
+static unsigned inputs_see(const struct timer_inputs *in)
+{
+    unsigned seen = 0;
+    for (uint32_t i = 0; i < in->count; i++) seen |= in->items[i].op.kind == TIMER_CANCEL ? SEES_CANCEL : SEES_SCHEDULE;
+    return seen;
+}
+
+/* What a refused body asked for, as far as it can be read. */
+static unsigned ops_see(struct json *j)
+{
+    bool first, first_member;
+    struct slice key, text = {0};
+    unsigned seen = 0;
+    if (!json_array_open(j, &first)) return 0;
+    while (seen != SEES_BOTH && json_array_next(j, &first)) {
+        if (json_peek(j) != JSON_OBJECT) {
+            json_skip(j, NULL);
+            continue;
+        }
+        json_object_open(j, &first_member);
+        while (json_object_next(j, &first_member, &key)) {
+            if (!slice_is(key, "op") || json_peek(j) != JSON_STRING) {
+                json_skip(j, NULL);
+            } else if (json_string(j, &text)) {
+                seen |= slice_is(text, "cancel") ? SEES_CANCEL : SEES_SCHEDULE;
+            }
+        }
+    }
+    return seen;
+}
+
+static void hint_set(struct request *r, unsigned seen)
+{
+    if (seen == SEES_BOTH)
+        r->timers_hint = "DELETE /api/v1/timers/{queue}/{timerKey} cancels one timer whatever refused the schedules";
+}
+
+/* Goes to the array of ops: the body itself, or its member `operations`. */
+static bool ops_find(struct json *j, bool *wrapped, bool *first)
+{
+    struct slice key;
+    *wrapped = json_peek(j) == JSON_OBJECT;
+    if (!*wrapped) return true;
+    json_object_open(j, first);
+    while (json_object_next(j, first, &key)) {
+        if (slice_is(key, "operations")) return true;
+        if (!json_skip(j, NULL)) return false;
+    }
+    return json_fail(j, "operations: an array is required");
+}
+
+/* The rest of the body behind the ops. */
+static bool ops_left(struct json *j, bool wrapped, bool *first)
+{
+    struct slice key;
+    while (wrapped && json_object_next(j, first, &key)) {
+        if (slice_is(key, "operations")) return json_fail(j, "operations: given twice");
+        if (!json_skip(j, NULL)) return false;
+    }
+    return json_end(j);
+}
+
+static void refuse_body(const struct json *j, struct ops_refusal *why)
+{
+    *why = (struct ops_refusal){.status = 400, .error = "timers_bad_request", .reason = "timers_bad_body"};
+    snprintf(why->detail, sizeof why->detail, "QTIMER body: %s at byte %zu", j->error, (size_t)(j->at - j->start));
+}
+
+static bool body_read(struct request *r, struct timer_inputs *in, struct ops_refusal *why)
+{
+    struct json j;
+    bool wrapped, first;
+    json_open(&j, request_body(r), request_arena(r));
+    if (!ops_find(&j, &wrapped, &first)) {
+        refuse_body(&j, why);
+        return false;
+    }
+    struct json ops = j;
+    if (!timer_ops_read(&j, OPS_ROUTE, r->http->config, in, why)) {
+        hint_set(r, ops_see(&ops));
+        return false;
+    }
+    if (ops_left(&j, wrapped, &first)) return true;
+    refuse_body(&j, why);
+    return false;
+}
+
+static void ops_after(struct request *r)
+{
+    const struct timer_inputs *in = r->route_data;
+    if (!outcome_good(r)) {
+        hint_set(r, inputs_see(in));
+        return;
+    }
+    const struct timers_result *result = &r->call.result.timers;
+    must(r->call.result.kind == COMMAND_TIMERS && result->count == in->count);
+    buf_text(&r->out, "{\"results\":[");
+    for (uint32_t i = 0; i < in->count; i++) {
+        if (i > 0) buf_byte(&r->out, ',');
+        timer_element_open(&r->out, &in->items[i], &result->items[i]);
+        buf_byte(&r->out, '}');
+    }
+    buf_text(&r->out, "]}");
+    answer_json(r, 200);
+}
+
+static void ops_submit(struct request *r, struct timer_inputs *in, void (*after)(struct request *r))
+{
+    timer_ops_encode(in, r->tenant, &r->command);
+    r->route_data = in;
+    r->call.kind = CALL_WRITE;
+    r->call.grows = in->schedules;
+    r->call.command = buf_view(&r->command);
+    request_submit(r, r->http->config->statement_timeout_ms, after);
+}
+
+void route_timers(struct request *r)
+{
+    struct ops_refusal why;
+    struct timer_inputs *in = arena_get(request_arena(r), sizeof *in);
+    if (!body_read(r, in, &why)) {
+        answer_refused(r, &why);
+    } else if (in->count == 0) {
+        buf_text(&r->out, "{\"results\":[]}");
+        answer_json(r, 200);
+    } else {
+        ops_submit(r, in, ops_after);
+    }
+}
+
+static void cancel_after(struct request *r)
+{
+    const struct timer_inputs *in = r->route_data;
+    if (!outcome_good(r)) return;
+    must(r->call.result.kind == COMMAND_TIMERS && r->call.result.timers.count == 1);
+    timer_element_open(&r->out, in->items, r->call.result.timers.items);
+    buf_byte(&r->out, '}');
+    answer_json(r, 200);
+}
+
+void route_timer_cancel(struct request *r)
+{
+    struct timer_inputs *in = arena_zero(request_arena(r), sizeof *in);
+    if (!path_names_good(r, true)) return;
+    in->items = arena_zero(request_arena(r), sizeof *in->items);
+    in->count = 1;
+    in->items->op = (struct timer_op){.kind = TIMER_CANCEL, .queue = r->params[0], .key = r->params[1]};
+    struct slice transaction;
+    if (query_text(r, "txn", &transaction)) in->items->transaction = transaction;
+    ops_submit(r, in, cancel_after);
+}
+
+/* ---- reads -------------------------------------------------------------------------------------------------------- */
+
+struct timers_query {
+    struct slice after, prefix;
+    uint64_t limit;
+};
+
+static void read_after(struct request *r)
+{
+    if (!outcome_good(r)) return;
+    buf_slice(&r->out, buf_view(&r->call.answer));
+    answer_json(r, r->call.status == 0 ? 200 : r->call.status);
+}
+
+static void read_submit(struct request *r, void (*read)(struct call *c, struct engine *e, struct engine_now now))
+{
+    r->call.kind = CALL_READ;
+    r->call.read = read;
+    r->call.read_ctx = r;
+    request_submit(r, r->http->config->statement_timeout_ms, read_after);
+}
+
+static void field_text(struct buf *out, const char *key, struct slice text)
+{
+    buf_text(out, key);
+    render_text(out, text);
+}
+
+/* Without braces. A timer whose block cannot be read is told without what stands only there. */
+static void timer_render(struct buf *out, struct slice queue, const struct timer_view *v, const struct push_item *item)
+{
+    field_text(out, "\"queue\":", queue);
+    field_text(out, ",\"timerKey\":", v->key);
+    field_text(out, ",\"partition\":", v->partition);
+    buf_text(out, ",\"deliverAt\":");
+    render_time_us(out, v->due_us);
+    field_text(out, ",\"txn\":", v->transaction);
+    buf_text(out, ",\"messageId\":");
+    render_uuid(out, v->message);
+    bool encrypted = item != NULL && (item->flags & ITEM_ENCRYPTED) != 0;
+    buf_printf(out, ",\"payloadZstd\":false,\"encrypted\":%s,\"producerSub\":", encrypted ? "true" : "false");
+    if (item != NULL && item->flags & ITEM_SUBJECT)
+        render_text(out, item->subject);
+    else
+        buf_text(out, "null");
+    buf_text(out, ",\"attempts\":0,\"lastError\":null,\"claimed\":false,\"createdAt\":");
+    render_time_us(out, v->created_us);
+    buf_text(out, ",\"updatedAt\":");
+    render_time_us(out, v->updated_us);
+    if (item == NULL) buf_text(out, ",\"damaged\":true");
+}
+
+static void row_render(struct buf *out, struct request *r, struct arena *scratch, const struct timer_view *v)
+{
+    struct call_piece piece;
+    struct push_item item;
+    arena_reset(scratch);
+    bool loaded = broker_piece_load(r->http->broker, scratch, &v->piece, &piece);
+    if (loaded) push_group_item(&piece.group, v->piece.item0, &item);
+    buf_byte(out, '{');
+    timer_render(out, r->params[0], v, loaded ? &item : NULL);
+    buf_byte(out, '}');
+    if (loaded) broker_piece_release(r->http->broker, &piece);
+}
+
+static void list_read(struct call *c, struct engine *e, struct engine_now now)
+{
+    struct request *r = c->read_ctx;
+    const struct timers_query *q = r->route_data;
+    struct buf *out = &c->answer;
+    struct timer_view v;
+    struct arena scratch;
+    struct slice last = q->after;
+    uint64_t rows = 0, bytes = 0;
+    (void)now;
+    arena_init(&scratch);
+    buf_text(out, "{\"rows\":[");
+    bool more = engine_timer_next(e, r->tenant, r->params[0], last, &v);
+    while (more && rows < q->limit && bytes < LIST_BYTES_MAX) {
+        if (rows++ > 0) buf_byte(out, ',');
+        row_render(out, r, &scratch, &v);
+        bytes += v.piece.block_bytes;
+        last = v.key;
+        more = engine_timer_next(e, r->tenant, r->params[0], last, &v);
+    }
+    arena_free(&scratch);
+    buf_printf(out, "],\"truncated\":%s,\"nextAfter\":", more ? "true" : "false");
+    if (more)
+        render_text(out, last);
+    else
+        buf_text(out, "null");
+    buf_byte(out, '}');
+}
+
+static void count_read(struct call *c, struct engine *e, struct engine_now now)
+{
+    const struct request *r = c->read_ctx;
+    const struct timers_query *q = r->route_data;
+    (void)now;
+    buf_text(&c->answer, "{\"count\":");
+    buf_decimal(&c->answer, engine_timer_count(e, r->tenant, r->params[0], q->prefix));
+    buf_byte(&c->answer, '}');
+}
+
+static void peek_payload(struct buf *out, struct slice payload)
+{
+    size_t len = base64_length(payload.len);
+    buf_text(out, ",\"payload\":\"");
+    base64_encode(payload, buf_reserve(out, len));
+    out->len += len;
+    buf_text(out, "\"}");
+}
+
+static void peek_read(struct call *c, struct engine *e, struct engine_now now)
+{
+    const struct request *r = c->read_ctx;
+    struct buf *out = &c->answer;
+    struct timer_view v;
+    struct call_piece piece;
+    struct push_item item;
+    struct arena scratch;
+    (void)now;
+    if (!engine_timer_get(e, r->tenant, r->params[0], r->params[1], &v)) {
+        field_text(out, "{\"found\":false,\"queue\":", r->params[0]);
+        field_text(out, ",\"timerKey\":", r->params[1]);
+        buf_byte(out, '}');
+        return;
+    }
+    arena_init(&scratch);
+    if (broker_piece_load(r->http->broker, &scratch, &v.piece, &piece)) {
+        push_group_item(&piece.group, v.piece.item0, &item);
+        buf_text(out, "{\"found\":true,");
+        timer_render(out, r->params[0], &v, &item);
+        peek_payload(out, item.payload);
+        broker_piece_release(r->http->broker, &piece);
+    } else {
+        buf_text(out, "{\"error\":\"timers_error\",\"detail\":\"the payload could not be read: see the broker's log\"}");
+        c->status = 500;
+    }
+    arena_free(&scratch);
+}
+
+static void list_submit(struct request *r, struct timers_query *q)
+{
+    int64_t limit = LIST_LIMIT_DEFAULT;
+    bool given;
+    if (!query_int(r, "limit", &limit, &given)) return;
+    q->limit = limit < 1 ? 1 : limit > LIST_LIMIT_MAX ? LIST_LIMIT_MAX : (uint64_t)limit;
+    query_text(r, "after", &q->after);
+    read_submit(r, list_read);
+}
+
+static void count_submit(struct request *r, struct timers_query *q)
+{
+    struct slice page;
+    if (query_text(r, "after", &page) || query_text(r, "limit", &page)) {
+        answer_bad(r, "timers_count_page_parameters", "a count takes neither after nor limit");
+    } else if (!query_text(r, "prefix", &q->prefix)) {
+        answer_bad(r, "timers_count_prefix_required", "prefix: 1 to 128 bytes are required");
+    } else if (q->prefix.len > COUNT_PREFIX_BYTES_MAX) {
+        answer_bad(r, "timers_count_prefix_too_long", "prefix: at most 128 bytes");
+    } else if (name_has_control(q->prefix)) {
+        answer_bad(r, "timers_count_prefix_invalid", "prefix: a control character");
+    } else {
+        read_submit(r, count_read);
+    }
+}
+
+void route_timer_list(struct request *r)
+{
+    struct timers_query *q = arena_zero(request_arena(r), sizeof *q);
+    struct slice mode = slice_of("list");
+    if (!path_names_good(r, false)) return;
+    query_text(r, "mode", &mode);
+    r->route_data = q;
+    if (mode.len == 0 || slice_is(mode, "list"))
+        list_submit(r, q);
+    else if (slice_is(mode, "count"))
+        count_submit(r, q);
+    else
+        answer_bad(r, "timers_read_mode_unknown", "mode: list or count");
+}
+
+void route_timer_peek(struct request *r)
+{
+    if (path_names_good(r, true)) read_submit(r, peek_read);
+}
