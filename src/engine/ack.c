@@ -7,6 +7,9 @@
  *   3. resolve each item to an offset in (committed, batch end]
  *   4. no signal and everything delivered is named -> done, lease released
  *   5. else the lowest signal is the head: completed below it is cumulative, the head decides
+ *
+ * All of this is worked out on a copy of the cursor (struct settling) and carried out afterwards: at once for an ACK; for a step when
+ * nothing else in it was refused. In a step the repeat rule does not hold and one refused item refuses all.
  */
 #include <stdlib.h>
 
@@ -23,13 +26,42 @@ struct resolved {
     uint32_t order;
 };
 
+struct burial {
+    struct dead_letter letter;
+    struct burial *next;
+};
+
+/* What will become of a cursor. */
+struct settling {
+    struct settling *next;
+    uint32_t at; /* the cursor */
+    struct queue *q;
+    int64_t committed;
+    uint64_t attempt_start;
+    uint32_t attempt;
+    uint16_t retries;
+    bool leased, remembered; /* still holds its lease; history is to be set */
+    struct lease lease;      /* as it was; only when it had one */
+    struct history history;
+    struct burial *burials, **burials_end;
+};
+
+struct ack_plan {
+    struct engine *e;
+    struct arena *arena;
+    bool whole;                    /* of a step */
+    struct settling *first, **end; /* a step's, in order of first appearance */
+    struct settling **buckets;     /* by cursor */
+    uint32_t bucket_mask;
+};
+
 struct ack_group {
+    struct ack_plan *plan;
     struct engine *e;
     struct partition *p;
     struct queue *q;
     struct group *g;
-    uint32_t at;
-    struct cursor *c;
+    struct settling *c;
     struct resolved *items;
     uint32_t count;
     bool fenced;
@@ -199,20 +231,21 @@ static void offset_bury(struct ack_group *a, const struct said *s)
 {
     struct run r;
     if (!files_dead_letters(a->q)) return;
+    struct burial *b = arena_get(a->plan->arena, sizeof *b);
     must(run_find(a->e, a->p, s->offset, &r));
-    struct dead_letter d = {.partition = a->p->number,
-                            .group = a->g->number,
-                            .retries = a->c->retries,
-                            .offset = s->offset,
-                            .where = r.where,
-                            .block_bytes = r.block_bytes,
-                            .item = r.item0 + (uint32_t)(s->offset - r.first),
-                            .created_us = r.created_us,
-                            .failed_us = a->e->wall_us,
-                            .error = error_text(a, s)};
-    dead_letter_add(a->e, &d);
-    a->q->dead_letters++;
-    queue_touch(a->e, a->q);
+    *b = (struct burial){0};
+    b->letter = (struct dead_letter){.partition = a->p->number,
+                                     .group = a->g->number,
+                                     .retries = a->c->retries,
+                                     .offset = s->offset,
+                                     .where = r.where,
+                                     .block_bytes = r.block_bytes,
+                                     .item = r.item0 + (uint32_t)(s->offset - r.first),
+                                     .created_us = r.created_us,
+                                     .failed_us = a->e->wall_us,
+                                     .error = error_text(a, s)};
+    *a->c->burials_end = b;
+    a->c->burials_end = &b->next;
     for (uint32_t i = 0; i < a->by_offset_count; i++) {
         if (a->by_offset[i]->offset == s->offset && a->by_offset[i]->item.status != ACK_COMPLETED) {
             a->by_offset[i]->out->dead_lettered = true;
@@ -226,7 +259,7 @@ static bool budget_spent(const struct ack_group *a)
     return a->c->retries >= (limit < 0 ? 0 : limit);
 }
 
-static void counters_reset(struct cursor *c)
+static void counters_reset(struct settling *c)
 {
     c->retries = 0;
     c->attempt = 0;
@@ -234,18 +267,18 @@ static void counters_reset(struct cursor *c)
 
 static void lease_release(struct ack_group *a)
 {
-    if (a->c->lease == 0) return;
-    cursor_unlist(a->e, a->at);
-    lease_drop(a->e, a->at);
+    if (!a->c->leased) return;
+    a->c->leased = false;
     for (uint32_t i = 0; i < a->count; i++) a->items[i].out->lease_released = true;
 }
 
 /* The batch is settled to its end: release, remember it for the repeat rule, fresh counters. */
 static void batch_finish(struct ack_group *a, bool remember)
 {
-    if (a->c->lease != 0 && remember) {
-        struct lease *l = lease_at(a->e, a->c->lease);
-        history_set(a->e, a->c, l->id, l->first, l->last);
+    if (a->c->leased && remember) {
+        const struct lease *l = &a->c->lease;
+        a->c->history = (struct history){.id = l->id, .low = l->first, .high = l->last};
+        a->c->remembered = true;
     }
     lease_release(a);
     counters_reset(a->c);
@@ -286,8 +319,8 @@ static void settle_upward(struct ack_group *a, uint32_t next, uint64_t head)
 
 static void head_apply(struct ack_group *a, const struct said *head, uint32_t next)
 {
-    struct cursor *c = a->c;
-    if (c->lease == 0) return; /* a signal without any lease changes nothing */
+    struct settling *c = a->c;
+    if (!c->leased) return; /* a signal without any lease changes nothing */
     if (!head->dlq && head->failed && !budget_spent(a)) {
         c->retries++;
         lease_release(a);
@@ -333,8 +366,8 @@ static bool all_delivered_named(const struct ack_group *a, struct arena *arena)
 {
     uint32_t i = 0;
     struct said s;
-    if (a->c->lease == 0 || !a->fenced) return false;
-    const struct lease *l = lease_at(a->e, a->c->lease);
+    if (!a->c->leased || !a->fenced) return false;
+    const struct lease *l = &a->c->lease;
     uint64_t wanted = a->first > l->first ? a->first : l->first;
     bool gap = false;
     while (said_next(a, &i, &s)) {
@@ -349,11 +382,11 @@ static bool all_delivered_named(const struct ack_group *a, struct arena *arena)
 
 static void completed_move(struct ack_group *a, uint64_t completed)
 {
-    struct cursor *c = a->c;
+    struct settling *c = a->c;
     c->committed = (int64_t)completed;
-    if (c->lease != 0 && completed >= lease_at(a->e, c->lease)->last) {
+    if (c->leased && completed >= c->lease.last) {
         batch_finish(a, true);
-    } else if (c->lease != 0) {
+    } else if (c->leased) {
         c->attempt_start = completed + 1; /* the next claim starts here as a further attempt */
     }
 }
@@ -362,7 +395,7 @@ static void group_settle(struct ack_group *a, struct arena *arena)
 {
     if (a->by_offset_count == 0) return;
     if (all_delivered_named(a, arena)) {
-        a->c->committed = (int64_t)lease_at(a->e, a->c->lease)->last;
+        a->c->committed = (int64_t)a->c->lease.last;
         batch_finish(a, true);
         return;
     }
@@ -395,16 +428,16 @@ static void refuse_all(struct ack_group *a, enum ack_verdict v)
 }
 
 /* The same ack again after it had settled its batch: success, whoever has the lane now. */
-static bool repeat_answer(struct ack_group *a)
+static bool repeat_answer(struct ack_group *a, const struct cursor *c)
 {
     bool any = false;
-    if (a->c->history == 0) return false;
-    const struct history *h = history_at(a->e, a->c->history);
+    if (a->plan->whole || c->history == 0) return false;
+    const struct history *h = history_at(a->e, c->history);
     if (!uuid_equal(h->id, a->lease)) return false;
-    uint64_t high = (int64_t)h->high <= a->c->committed ? h->high : (uint64_t)a->c->committed;
+    uint64_t high = (int64_t)h->high <= c->committed ? h->high : (uint64_t)c->committed;
     for (uint32_t i = 0; i < a->count; i++) {
         uint64_t offset;
-        bool hit = a->c->committed >= 0 && resolve_one(a, a->items[i].item.transaction, h->low, high + 1, &offset);
+        bool hit = c->committed >= 0 && resolve_one(a, a->items[i].item.transaction, h->low, high + 1, &offset);
         a->items[i].out->verdict = hit ? ACK_OK : ACK_REFUSED_LEASE;
         a->items[i].out->lease_released = hit;
         any |= hit;
@@ -414,9 +447,8 @@ static bool repeat_answer(struct ack_group *a)
 
 static bool lease_accepts(const struct ack_group *a)
 {
-    if (a->c->lease == 0) return false;
-    const struct lease *l = lease_at(a->e, a->c->lease);
-    return uuid_equal(l->id, a->lease) && l->expiry_us >= a->e->log_us;
+    const struct lease *l = &a->c->lease;
+    return a->c->leased && uuid_equal(l->id, a->lease) && l->expiry_us >= a->e->log_us;
 }
 
 static void verdicts_set(struct ack_group *a)
@@ -431,31 +463,136 @@ static void verdicts_set(struct ack_group *a)
     }
 }
 
-static void group_ack(struct ack_group *a, struct slice group_name, struct arena *arena)
+/* ---- plans ---------------------------------------------------------------------------------------------------------- */
+
+static struct settling *settling_new(struct ack_plan *p, struct queue *q, uint32_t at)
+{
+    const struct cursor *c = cursor_at(p->e, at);
+    struct settling *s = arena_get(p->arena, sizeof *s);
+    *s = (struct settling){.at = at,
+                           .q = q,
+                           .committed = c->committed,
+                           .attempt_start = c->attempt_start,
+                           .attempt = c->attempt,
+                           .retries = c->retries,
+                           .leased = c->lease != 0};
+    if (c->lease != 0) s->lease = *lease_at(p->e, c->lease);
+    s->burials_end = &s->burials;
+    return s;
+}
+
+/* The cursor as the plan leaves it so far. */
+static struct settling *settling_of(struct ack_plan *p, struct queue *q, uint32_t at)
+{
+    if (!p->whole) return settling_new(p, q, at);
+    uint32_t bucket = at * 2654435769U & p->bucket_mask;
+    while (p->buckets[bucket] != NULL && p->buckets[bucket]->at != at) bucket = (bucket + 1) & p->bucket_mask;
+    if (p->buckets[bucket] == NULL) {
+        p->buckets[bucket] = settling_new(p, q, at);
+        *p->end = p->buckets[bucket];
+        p->end = &p->buckets[bucket]->next;
+    }
+    return p->buckets[bucket];
+}
+
+static void settling_commit(struct engine *e, const struct settling *s)
+{
+    struct cursor *c = cursor_at(e, s->at);
+    for (const struct burial *b = s->burials; b != NULL; b = b->next) {
+        dead_letter_add(e, &b->letter);
+        s->q->dead_letters++;
+        queue_touch(e, s->q);
+    }
+    c->committed = s->committed;
+    c->attempt_start = s->attempt_start;
+    c->attempt = s->attempt;
+    c->retries = s->retries;
+    if (c->lease != 0 && !s->leased) {
+        cursor_unlist(e, s->at);
+        lease_drop(e, s->at);
+    }
+    if (s->remembered) history_set(e, c, s->history.id, s->history.low, s->history.high);
+    cursor_settle(e, s->at);
+    run_trim(e, table_at(&e->partitions, c->partition));
+}
+
+struct ack_plan *ack_plan_new(struct engine *e, uint32_t items_max, struct arena *arena)
+{
+    struct ack_plan *p = arena_get(arena, sizeof *p);
+    uint32_t buckets = 4;
+    while (buckets / 2 < items_max) buckets *= 2;
+    *p = (struct ack_plan){.e = e, .arena = arena, .whole = true, .bucket_mask = buckets - 1};
+    p->buckets = arena_zero(arena, buckets * sizeof p->buckets[0]);
+    p->end = &p->first;
+    return p;
+}
+
+void ack_plan_commit(struct ack_plan *p)
+{
+    for (const struct settling *s = p->first; s != NULL; s = s->next) settling_commit(p->e, s);
+}
+
+/* ---- calls ---------------------------------------------------------------------------------------------------------- */
+
+static void group_ack(struct ack_group *a, struct slice group_name)
 {
     struct engine *e = a->e;
     a->q = queue_at(e, a->p->queue);
     a->g = group_find(e, a->q, group_name);
-    a->at = a->g == NULL ? 0 : cursor_find(e, a->p, a->g->number);
-    a->c = a->at == 0 ? NULL : cursor_at(e, a->at);
-    if (a->c == NULL || !(a->c->flags & CURSOR_CLAIMED)) {
+    uint32_t at = a->g == NULL ? 0 : cursor_find(e, a->p, a->g->number);
+    if (at == 0 || !(cursor_at(e, at)->flags & CURSOR_CLAIMED)) {
         refuse_all(a, a->fenced ? ACK_REFUSED_LEASE : ACK_REFUSED_STALE);
         return;
     }
+    a->c = settling_of(a->plan, a->q, at);
     if (a->fenced && !lease_accepts(a)) {
-        if (!repeat_answer(a)) refuse_all(a, ACK_REFUSED_LEASE);
+        if (!repeat_answer(a, cursor_at(e, at))) refuse_all(a, ACK_REFUSED_LEASE);
         return;
     }
     a->first = (uint64_t)(a->c->committed + 1);
     if (a->first < a->p->start) a->first = a->p->start;
-    a->end = a->c->lease != 0 ? lease_at(e, a->c->lease)->last + 1 : a->p->tail;
+    a->end = a->c->leased ? a->c->lease.last + 1 : a->p->tail;
     if (a->end < a->first) a->end = a->first;
     resolve_all(a);
-    sort_by_offset(a, arena);
-    group_settle(a, arena);
+    sort_by_offset(a, a->plan->arena);
+    group_settle(a, a->plan->arena);
     verdicts_set(a);
-    cursor_settle(e, a->at);
-    run_trim(e, a->p);
+    if (!a->plan->whole) settling_commit(e, a->c);
+}
+
+static void number_ack(struct ack_group *a, const struct ack_command *ack)
+{
+    uint64_t number = a->items[0].item.partition;
+    a->p = number <= UINT32_MAX ? partition_at(a->e, (uint32_t)number) : NULL;
+    if (a->p == NULL) {
+        refuse_all(a, ACK_NO_PARTITION);
+    } else if (!uuid_equal(queue_at(a->e, a->p->queue)->tenant, ack->tenant)) {
+        refuse_all(a, ACK_FOREIGN_PARTITION);
+    } else {
+        group_ack(a, ack->group);
+    }
+}
+
+/* By partition and lease; among equal ones in input order. */
+static int place_compare(const void *x, const void *y)
+{
+    const struct resolved *a = x, *b = y;
+    if (a->item.partition != b->item.partition) return a->item.partition < b->item.partition ? -1 : 1;
+    if (a->item.fenced != b->item.fenced) return a->item.fenced < b->item.fenced ? -1 : 1;
+    int order = a->item.fenced ? memcmp(a->item.lease.bytes, b->item.lease.bytes, sizeof a->item.lease.bytes) : 0;
+    if (order != 0) return order;
+    return a->order < b->order ? -1 : 1;
+}
+
+struct ack_stretch {
+    struct resolved *first;
+    uint32_t count;
+};
+
+static int stretch_compare(const void *x, const void *y)
+{
+    const struct ack_stretch *a = x, *b = y;
+    return a->first->order < b->first->order ? -1 : 1;
 }
 
 static bool same_group(const struct ack_item *a, const struct ack_item *b)
@@ -463,47 +600,65 @@ static bool same_group(const struct ack_item *a, const struct ack_item *b)
     return a->partition == b->partition && a->fenced == b->fenced && (!a->fenced || uuid_equal(a->lease, b->lease));
 }
 
-/* Items of one (partition, lease), in input order, taken out of `left`. */
-static uint32_t group_take(const struct resolved *all, uint32_t count, uint8_t *taken, uint32_t from, struct resolved *out)
+/* Items of one (partition, lease) each, the groups in the order in which their first items stand. */
+static uint32_t stretches_make(struct resolved *all, uint32_t count, struct ack_stretch *out)
 {
+    bool one = true;
+    for (uint32_t i = 1; i < count && one; i++) one = same_group(&all[0].item, &all[i].item);
+    if (!one) qsort(all, count, sizeof all[0], place_compare);
     uint32_t n = 0;
-    for (uint32_t i = from; i < count; i++) {
-        if (taken[i] || !same_group(&all[from].item, &all[i].item)) continue;
-        taken[i] = 1;
-        out[n++] = all[i];
+    for (uint32_t i = 0; i < count; i++) {
+        if (i == 0 || !same_group(&all[i - 1].item, &all[i].item)) out[n++] = (struct ack_stretch){.first = &all[i]};
+        out[n - 1].count++;
     }
+    if (n > 1) qsort(out, n, sizeof out[0], stretch_compare);
     return n;
+}
+
+static bool verdict_refuses(uint8_t verdict)
+{
+    return verdict != ACK_OK && verdict != ACK_NOOP;
+}
+
+/* False: a step's item *failed is refused, nothing after its group was looked at. */
+bool ack_plan_add(struct ack_plan *plan, const struct ack_command *ack, struct ack_outcome *out, uint32_t *failed)
+{
+    size_t n = ack->item_count == 0 ? 1 : ack->item_count;
+    struct resolved *all = arena_get(plan->arena, n * sizeof all[0]);
+    struct ack_stretch *stretches = arena_zero(plan->arena, n * sizeof stretches[0]);
+    struct slice rest = ack->items;
+    for (uint32_t i = 0; i < ack->item_count; i++) {
+        all[i] = (struct resolved){.out = &out[i], .order = i};
+        must(ack_item_next(&rest, &all[i].item));
+    }
+    uint32_t count = stretches_make(all, ack->item_count, stretches);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct resolved *first = stretches[i].first;
+        struct ack_group a = {.plan = plan,
+                              .e = plan->e,
+                              .items = stretches[i].first,
+                              .count = stretches[i].count,
+                              .fenced = first->item.fenced,
+                              .lease = first->item.lease};
+        number_ack(&a, ack);
+        for (uint32_t k = 0; plan->whole && k < a.count; k++) {
+            if (!verdict_refuses(a.items[k].out->verdict)) continue;
+            *failed = a.items[k].order;
+            return false;
+        }
+    }
+    return true;
 }
 
 bool ack_apply(struct engine *e, const struct command *c, struct arena *arena, struct engine_result *r)
 {
     struct ack_command ack;
+    uint32_t ignored;
     if (!ack_decode(c, &ack)) return false;
-    size_t n = ack.item_count == 0 ? 1 : ack.item_count;
+    struct ack_plan plan = {.e = e, .arena = arena};
     r->ack.count = ack.item_count;
-    r->ack.items = arena_zero(arena, n * sizeof r->ack.items[0]);
-    struct resolved *all = arena_get(arena, n * sizeof all[0]), *items = arena_get(arena, n * sizeof items[0]);
-    uint8_t *taken = arena_zero(arena, n);
-    struct slice rest = ack.items;
-    for (uint32_t i = 0; i < ack.item_count; i++) {
-        all[i] = (struct resolved){.out = &r->ack.items[i], .order = i};
-        ack_item_next(&rest, &all[i].item);
-    }
-    for (uint32_t i = 0; i < ack.item_count; i++) {
-        if (taken[i]) continue;
-        struct ack_group a = {.e = e, .items = items, .fenced = all[i].item.fenced, .lease = all[i].item.lease};
-        a.count = group_take(all, ack.item_count, taken, i, items);
-        uint64_t number = all[i].item.partition;
-        a.p = number <= UINT32_MAX ? partition_at(e, (uint32_t)number) : NULL;
-        if (a.p == NULL) {
-            refuse_all(&a, ACK_NO_PARTITION);
-        } else if (!uuid_equal(queue_at(e, a.p->queue)->tenant, ack.tenant)) {
-            refuse_all(&a, ACK_FOREIGN_PARTITION);
-        } else {
-            group_ack(&a, ack.group, arena);
-        }
-    }
-    return true;
+    r->ack.items = arena_zero(arena, (ack.item_count == 0 ? 1U : ack.item_count) * sizeof r->ack.items[0]);
+    return ack_plan_add(&plan, &ack, r->ack.items, &ignored);
 }
 
 /* ---- leases by id --------------------------------------------------------------------------------------------------- */

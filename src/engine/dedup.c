@@ -7,10 +7,12 @@
 
 #define MS_BITS 42
 #define MS_MASK ((UINT64_C(1) << MS_BITS) - 1)
+#define OWN_ID (UINT64_C(1) << 47) /* in an offset field: the message has an id of its own */
+#define OFFSET_MASK (OWN_ID - 1)
 #define CLASS_LIST 63U /* the slot's offset field is a list number */
 
 struct dedup_list {
-    uint64_t *pairs; /* offset, class << 42 | ms; ascending */
+    uint64_t *pairs; /* offset field, class << 42 | ms; ascending */
     uint32_t start, count, cap, next_free;
 };
 
@@ -195,19 +197,21 @@ static uint64_t slot_put(struct dedup *d, struct dedup_key k, uint64_t offset, u
     return list_append(&d->lists[slot_offset(s)], offset, time);
 }
 
-void dedup_add(struct dedup *d, struct dedup_key k, uint64_t offset, int64_t created_ms, uint8_t class)
+void dedup_add(struct dedup *d, struct dedup_key k, uint64_t offset, int64_t created_ms, uint8_t class, bool own_id)
 {
-    must(class <= DEDUP_CLASS_MAX);
+    must(class <= DEDUP_CLASS_MAX && offset <= OFFSET_MASK);
+    if (own_id) offset |= OWN_ID;
     uint64_t time = slot_put(d, k, offset, time_word(class, created_ms));
     struct dedup_slot s = slot_make(k, offset, time);
     buf_put(&d->added, &s, sizeof s);
 }
 
-static bool pair_fits(uint64_t offset, uint64_t time, uint64_t from, uint64_t to, int64_t since_ms, int64_t now_ms,
+static bool pair_fits(uint64_t place, uint64_t time, uint64_t from, uint64_t to, int64_t since_ms, int64_t now_ms,
                       struct dedup_hit *out)
 {
+    uint64_t offset = place & OFFSET_MASK;
     if (offset < from || offset >= to || time_ms(time) < since_ms || !time_kept(time, now_ms)) return false;
-    *out = (struct dedup_hit){.offset = offset, .created_ms = time_ms(time)};
+    *out = (struct dedup_hit){.offset = offset, .created_ms = time_ms(time), .own_id = (place & OWN_ID) != 0};
     return true;
 }
 
@@ -219,7 +223,7 @@ static bool list_find(const struct dedup_list *l, uint64_t from, uint64_t to, in
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         const uint64_t *pair = l->pairs + 2 * (size_t)middle;
-        if (pair[0] < from || time_ms(pair[1]) < since_ms || !time_kept(pair[1], now_ms)) {
+        if ((pair[0] & OFFSET_MASK) < from || time_ms(pair[1]) < since_ms || !time_kept(pair[1], now_ms)) {
             low = middle + 1;
         } else {
             high = middle;

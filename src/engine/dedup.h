@@ -1,6 +1,6 @@
 /* Which transaction ids a partition has: the exact index behind dedup and acks.
  *
- *   slot, 24 bytes:  96 bits of XXH3-128(partition, id) | 48 bits offset | 6 bits keep class | 42 bits createdAt, milliseconds
+ *   slot, 24 bytes:  96 bits of XXH3-128(partition, id) | 1 bit own id | 47 bits offset | 6 bits keep class | 42 bits createdAt, milliseconds
  *
  * An id that occurs more than once (window passed, or window 0) has one slot that points to a list of its occurrences in offset
  * order, so a constant id costs a binary search, not a walk.
@@ -48,6 +48,7 @@ struct dedup_record {
 struct dedup_hit {
     uint64_t offset;
     int64_t created_ms;
+    bool own_id; /* the message's id is not the one made from its offset (ITEM_ID) */
 };
 
 struct dedup_key {
@@ -63,7 +64,7 @@ static inline int64_t dedup_keep_ms(uint8_t class)
 }
 
 void dedup_prefetch(const struct dedup *d, struct dedup_key k);
-void dedup_add(struct dedup *d, struct dedup_key k, uint64_t offset, int64_t created_ms, uint8_t class);
+void dedup_add(struct dedup *d, struct dedup_key k, uint64_t offset, int64_t created_ms, uint8_t class, bool own_id);
 /* Lowest occurrence with from <= offset < to, created at or after `since_ms`, still kept at `now_ms`. */
 bool dedup_find(const struct dedup *d, struct dedup_key k, uint64_t from, uint64_t to, int64_t since_ms, int64_t now_ms,
                 struct dedup_hit *out);

@@ -77,6 +77,8 @@ struct engine *engine_new(const struct engine_options *o)
     slab_init(&e->leases, sizeof(struct lease));
     slab_init(&e->delays, sizeof(struct delay));
     slab_init(&e->histories, sizeof(struct history));
+    kv_init(e);
+    timers_init(e);
     return e;
 }
 
@@ -117,6 +119,8 @@ void engine_free(struct engine *e)
         free((char *)n - offsetof(struct dedup_chunk, due));
     }
     heap_free(&e->chunks);
+    kv_free(e);
+    timers_free(e);
     tables_free(e);
     for (uint32_t i = 0; i < e->dead_letter_count; i++) free((char *)(uintptr_t)e->dead_letters[i].error.at);
     free(e->dead_letters);
@@ -152,7 +156,9 @@ uint64_t engine_id_seed(const struct engine *e)
 
 bool engine_housekeep(struct engine *e)
 {
-    return queue_reap(e);
+    enum { SWEEP_A_CALL = 256 };
+    bool more = kv_sweep(e, SWEEP_A_CALL, e->last_head.wall_us);
+    return queue_reap(e) || more;
 }
 
 /* ---- dead letters --------------------------------------------------------------------------------------------------- */
@@ -221,8 +227,18 @@ static bool command_apply(struct engine *e, const struct command *c, uint64_t wh
         return claim_return_apply(e, c);
     case COMMAND_INIT:
         return init_apply(e, c);
-    default:
-        break;
+    case COMMAND_KV:
+        return kv_apply(e, c, arena, r);
+    case COMMAND_TIMERS:
+        return timers_apply(e, c, where, arena, r);
+    case COMMAND_LOCKS:
+        return locks_apply(e, c, arena, r);
+    case COMMAND_STEP:
+        return step_apply(e, c, where, arena, r);
+    case COMMAND_TICK:
+        return tick_apply(e);
+    case COMMAND_POSITIONS:
+        break; /* a part of a step only */
     }
     return false;
 }

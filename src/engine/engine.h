@@ -339,7 +339,7 @@ void engine_locks_read(struct engine *e, const struct locks_command *c, struct e
 
 struct kv_space_view {
     struct slice name;
-    uint64_t rows, bytes; /* bytes of keys and values; both count what is expired and not swept yet */
+    uint64_t rows; /* also those that are expired and not swept yet */
 };
 /* Namespaces of a tenant that hold rows, in name order; `after` = the last one seen (empty to begin). The view's name lives until the
  * next entry is applied. */

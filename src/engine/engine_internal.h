@@ -10,7 +10,7 @@
  * id is still bounded by it).
  *
  * Files: queue.c (queues, partitions, groups: life), run.c (append runs), cursor.c (cursors, ready lists, leases), push.c, pop.c,
- * ack.c, row.c (rows, cut, load, digest), view.c (reads), engine.c (apply, housekeeping). */
+ * ack.c, kv.c, timer.c, lock.c, position.c, step.c (commands), row.c (rows, cut, load, digest), view.c (reads), engine.c (apply, housekeeping). */
 #ifndef QUEEN_ENGINE_INTERNAL_H
 #define QUEEN_ENGINE_INTERNAL_H
 
@@ -22,17 +22,18 @@
 #include "engine/engine.h"
 #include "engine/idmap.h"
 #include "engine/slab.h"
-
-enum { RUN_AUTO_IDS = 1 }; /* every message's transaction id is its message id */
+#include "engine/tree.h"
 
 /* Contiguous messages of one append. 40 bytes. */
 struct run {
     uint64_t first, where;
     int64_t created_us;
-    uint32_t count, item0, block_bytes, bytes; /* bytes: payload home bytes counted as live; top bit: RUN_AUTO_IDS */
+    uint32_t count, item0, block_bytes, bytes; /* bytes: payload home bytes counted as live, and RUN_BYTES_ flags */
 };
 
 #define RUN_BYTES_AUTO 0x80000000U
+#define RUN_BYTES_OWN_ID 0x40000000U /* the message's id stands in its block (ITEM_ID): fired by a timer; count is 1 */
+#define RUN_BYTES_MASK 0x3fffffffU
 
 static inline uint64_t run_end(const struct run *r)
 {
@@ -147,6 +148,57 @@ struct numbers {
     uint32_t count, cap;
 };
 
+/* A key of the KV store. `path`: tenant (16 bytes), namespace, a zero byte, key. An expired row is as good as gone and is swept
+ * sometime. */
+struct kv_row {
+    char *bytes; /* path, then the value */
+    uint16_t path_len;
+    uint8_t space_len; /* length of the namespace */
+    uint8_t dirty;
+    uint32_t value_len;
+    uint64_t version;
+    int64_t updated_us;
+    struct heap_node due; /* wall time at which it expires; in no heap: never */
+};
+enum { KV_PATH_MAX = 16 + KV_NAME_SPACE_BYTES_MAX + 1 + KV_KEY_BYTES_MAX };
+
+static inline struct slice kv_row_path(const struct kv_row *r)
+{
+    return slice_make(r->bytes, r->path_len);
+}
+static inline struct slice kv_row_key(const struct kv_row *r)
+{
+    size_t before = 16U + r->space_len + 1U;
+    return slice_make(r->bytes + before, r->path_len - before);
+}
+static inline struct slice kv_row_value(const struct kv_row *r)
+{
+    return slice_make(r->bytes + r->path_len, r->value_len);
+}
+static inline int64_t kv_row_expires_us(const struct kv_row *r)
+{
+    return heap_holds(&r->due) ? r->due.key : 0;
+}
+
+/* A pending timer. `path`: tenant (16 bytes), length of the queue's name (2, big-endian), queue, key. Its message is the push group at
+ * `where`, where the schedule command was logged. */
+struct timer {
+    char *bytes; /* path, partition, transaction id */
+    uint64_t sequence, where;
+    uint16_t path_len, queue_len, partition_len, transaction_len;
+    uint32_t block_bytes, item_bytes;
+    uint8_t dirty;
+    struct uuid message;
+    int64_t created_us, updated_us;
+    struct heap_node due; /* wall time */
+};
+enum { TIMER_PATH_MAX = 16 + 2 + NAMES_BYTES_MAX + TIMER_KEY_BYTES_MAX };
+
+static inline struct slice timer_path(const struct timer *t)
+{
+    return slice_make(t->bytes, t->path_len);
+}
+
 /* Live bytes by segment of the log, from `base` on. */
 struct segments {
     uint64_t *bytes;
@@ -176,6 +228,16 @@ struct engine {
     bool segments_dirty;
     struct numbers reaping; /* deleted queues whose memory is being given back */
     uint64_t run_count;
+    struct slab kv_rows, timers;
+    struct idmap kv_paths, timer_paths;
+    struct tree kv_order, timer_order;
+    struct heap kv_expiry, timers_due;
+    uint64_t kv_version, kv_bytes, timer_last; /* counters: version given, bytes of paths and values, timer sequence given */
+    struct numbers dirty_kv, dirty_timers;
+    struct buf gone_kv;     /* paths removed since the last cut, each u16 length and bytes */
+    struct buf gone_timers; /* sequences removed since the last cut, u64 each */
+    uint32_t gone_kv_count;
+    int64_t safe_us; /* newest createdAt of all lanes */
     /* of the command being applied */
     int64_t log_us, wall_us;
     const struct engine_sink *sink;
@@ -268,8 +330,66 @@ void visible_get(const struct engine *e, const struct queue *q, const struct par
 bool push_apply(struct engine *e, const struct command *c, uint64_t where, struct arena *arena, struct engine_result *r);
 bool pop_apply(struct engine *e, const struct command *c, struct arena *arena, struct engine_result *r);
 bool ack_apply(struct engine *e, const struct command *c, struct arena *arena, struct engine_result *r);
+bool kv_apply(struct engine *e, const struct command *c, struct arena *arena, struct engine_result *r);
+bool timers_apply(struct engine *e, const struct command *c, uint64_t where, struct arena *arena, struct engine_result *r);
+bool tick_apply(struct engine *e);
+bool locks_apply(struct engine *e, const struct command *c, struct arena *arena, struct engine_result *r);
+bool step_apply(struct engine *e, const struct command *c, uint64_t where, struct arena *arena, struct engine_result *r);
 bool extend_apply(struct engine *e, const struct command *c, struct engine_result *r);
 bool claim_return_apply(struct engine *e, const struct command *c);
 void dead_letter_add(struct engine *e, const struct dead_letter *d);
+
+/* ---- parts of commands, for steps: first everything is judged, then everything is done ---- */
+
+/* push.c: the first item, in command order, whose id is in its lane's window already. The command has been decoded. */
+bool push_duplicate(struct engine *e, const struct push_command *push, uint32_t *item, uint64_t *offset);
+/* One message of a timer onto its lane; false: its id was there already and nothing was appended. */
+bool push_fire(struct engine *e, struct uuid tenant, struct slice queue, struct slice partition, struct slice transaction,
+               const struct run *place);
+
+/* ack.c */
+struct ack_plan;
+/* Judges the items of one ACK command as part of a step: against the state that the plan's earlier ones leave, which is carried out by
+ * ack_plan_commit. `out` has room for all items. False: item *failed is refused. */
+struct ack_plan *ack_plan_new(struct engine *e, uint32_t items_max, struct arena *arena);
+bool ack_plan_add(struct ack_plan *p, const struct ack_command *ack, struct ack_outcome *out, uint32_t *failed);
+void ack_plan_commit(struct ack_plan *p);
+
+/* kv.c: what a call of several ops does, judged against one state. */
+struct kv_plan;
+struct kv_plan *kv_plan_new(struct engine *e, const struct kv_command *c, struct arena *arena, struct kv_result *out);
+bool kv_plan_judge(struct kv_plan *p); /* false: a required op lost; the result says so */
+void kv_plan_commit(struct kv_plan *p);
+/* The live row of a path, or 0. */
+uint32_t kv_find(const struct engine *e, struct slice path, int64_t now_us);
+struct kv_row *kv_row_at(const struct engine *e, uint32_t at);
+size_t kv_path(char out[KV_PATH_MAX], struct uuid tenant, struct slice name_space, struct slice key);
+/* Writes the row under a new version. ttl_us 0 = for ever; `keep_expiry`: as it is, if the row is live. Gives the row. */
+uint32_t kv_store(struct engine *e, struct slice path, uint8_t space_len, struct slice value, int64_t ttl_us, bool keep_expiry);
+void kv_remove(struct engine *e, uint32_t at);
+void kv_row_show(const struct kv_row *r, bool with_value, struct arena *arena, struct kv_row_view *out);
+bool kv_sweep(struct engine *e, uint32_t most, int64_t now_us); /* true: there is more */
+void kv_row_load(struct engine *e, struct slice path, uint8_t space_len, struct slice value, uint64_t version,
+                 int64_t updated_us, int64_t expires_us);
+void kv_init(struct engine *e);
+void kv_free(struct engine *e);
+
+/* timer.c */
+void timers_init(struct engine *e);
+void timers_free(struct engine *e);
+void timers_do(struct engine *e, const struct timers_command *c, uint64_t where_of_ops, struct arena *arena,
+               struct timers_result *out);
+struct timer *timer_at(const struct engine *e, uint32_t at);
+uint32_t timer_load(struct engine *e, const struct timer *t, struct slice path, struct slice partition,
+                    struct slice transaction, int64_t due_us);
+
+/* position.c: the first item whose queue does not exist; -1 = none. */
+int64_t positions_missing(const struct engine *e, const struct positions_command *c);
+void positions_do(struct engine *e, const struct positions_command *c);
+
+/* pop.c */
+void pop_do(struct engine *e, const struct pop_command *pop, struct arena *arena, struct pop_result *out);
+void push_do(struct engine *e, const struct command *c, const struct push_command *push, uint64_t where, struct arena *arena,
+             struct push_result *out);
 
 #endif

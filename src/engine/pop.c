@@ -41,7 +41,7 @@ struct pop_work {
     struct engine *e;
     const struct pop_command *pop;
     struct arena *arena;
-    struct engine_result *r;
+    struct pop_result *r;
     uint32_t claims_max, batch_left;
     int64_t bytes_left;
 };
@@ -68,7 +68,7 @@ static void claim_collect(struct pop_work *w, const struct partition *p, uint64_
         must(run_find(w->e, p, from, &r));
         uint64_t n = run_end(&r) < end ? run_end(&r) - from : end - from;
         if (n > w->batch_left) n = w->batch_left;
-        uint64_t each = (r.bytes & ~RUN_BYTES_AUTO) / r.count + 1;
+        uint64_t each = (r.bytes & RUN_BYTES_MASK) / r.count + 1;
         if (w->bytes_left < (int64_t)(n * each)) {
             uint64_t fit = w->bytes_left > 0 ? (uint64_t)w->bytes_left / each : 0;
             n = fit > 0 ? fit : c->message_count == 0 ? 1 : 0;
@@ -138,7 +138,7 @@ static bool cursor_claim(struct pop_work *w, struct queue *q, struct group *g, u
         }
         return false;
     }
-    struct claim *claim = &w->r->pop.claims[w->r->pop.count];
+    struct claim *claim = &w->r->claims[w->r->count];
     *claim = (struct claim){.partition = p->number};
     uint64_t from = g->conflates ? v.end - 1 : v.first;
     claim_collect(w, p, from, v.end, claim);
@@ -153,22 +153,22 @@ static bool cursor_claim(struct pop_work *w, struct queue *q, struct group *g, u
     } else {
         cursor_claim_leased(w, q, at, claim);
     }
-    w->r->pop.count++;
-    w->r->pop.messages += claim->message_count;
+    w->r->count++;
+    w->r->messages += claim->message_count;
     return true;
 }
 
 static bool work_open(const struct pop_work *w)
 {
-    return w->r->pop.count < w->claims_max && w->batch_left > 0 && w->bytes_left > 0;
+    return w->r->count < w->claims_max && w->batch_left > 0 && w->bytes_left > 0;
 }
 
 static void group_claim(struct pop_work *w, struct queue *q, struct group *g)
 {
     enum { LOOKS_MAX = 512 };
     for (int looks = 0; looks < LOOKS_MAX && work_open(w); looks++) {
-        if (g->ready_head == 0) group_expire(w->e, g, w->claims_max - w->r->pop.count);
-        if (g->ready_head == 0) group_scan(w->e, g, w->claims_max - w->r->pop.count);
+        if (g->ready_head == 0) group_expire(w->e, g, w->claims_max - w->r->count);
+        if (g->ready_head == 0) group_scan(w->e, g, w->claims_max - w->r->count);
         if (g->ready_head == 0) return;
         cursor_claim(w, q, g, g->ready_head);
     }
@@ -204,11 +204,11 @@ static struct group *group_register(struct engine *e, struct queue *q, const str
     return g;
 }
 
-static void policy_note(struct engine_result *r, const struct group *g, uint8_t wish)
+static void policy_note(struct pop_result *r, const struct group *g, uint8_t wish)
 {
     bool conflates = g != NULL && g->conflates;
-    if (conflates) r->pop.conflates = true;
-    if (g != NULL && wish != CONFLATION_ABSENT && (wish == CONFLATION_ON) != conflates) r->pop.conflation_conflict = true;
+    if (conflates) r->conflates = true;
+    if (g != NULL && wish != CONFLATION_ABSENT && (wish == CONFLATION_ON) != conflates) r->conflation_conflict = true;
 }
 
 static void pop_queue(struct pop_work *w, struct queue *q)
@@ -280,20 +280,25 @@ static void pop_discovery(struct pop_work *w)
     }
 }
 
+void pop_do(struct engine *e, const struct pop_command *pop, struct arena *arena, struct pop_result *out)
+{
+    struct pop_work w = {.e = e, .pop = pop, .arena = arena, .r = out, .batch_left = pop->batch, .bytes_left = POP_BYTES_MAX};
+    w.claims_max = pop->scope == POP_PARTITION ? 1 : pop->partitions;
+    out->claims = arena_get(arena, w.claims_max * sizeof out->claims[0]);
+    if (pop->scope == POP_PARTITION) {
+        pop_pinned(&w);
+    } else if (pop->scope == POP_QUEUE) {
+        pop_queue(&w, queue_obtain(e, pop->tenant, pop->queue));
+    } else {
+        pop_discovery(&w);
+    }
+}
+
 bool pop_apply(struct engine *e, const struct command *c, struct arena *arena, struct engine_result *r)
 {
     struct pop_command pop;
     if (!pop_decode(c, &pop)) return false;
-    struct pop_work w = {.e = e, .pop = &pop, .arena = arena, .r = r, .batch_left = pop.batch, .bytes_left = POP_BYTES_MAX};
-    w.claims_max = pop.scope == POP_PARTITION ? 1 : pop.partitions;
-    r->pop.claims = arena_get(arena, w.claims_max * sizeof r->pop.claims[0]);
-    if (pop.scope == POP_PARTITION) {
-        pop_pinned(&w);
-    } else if (pop.scope == POP_QUEUE) {
-        pop_queue(&w, queue_obtain(e, pop.tenant, pop.queue));
-    } else {
-        pop_discovery(&w);
-    }
+    pop_do(e, &pop, arena, &r->pop);
     return true;
 }
 
@@ -435,9 +440,9 @@ void engine_autopilot(struct engine *e, struct pop_command *p, bool choose_batch
 
 void engine_pop_policy(struct engine *e, const struct pop_command *p, bool *conflates, bool *conflict)
 {
-    struct engine_result r = {0};
+    struct pop_result r = {0};
     const struct queue *q = queue_find(e, p->tenant, p->queue);
     policy_note(&r, q == NULL ? NULL : group_find(e, q, p->group), p->conflation);
-    *conflates = r.pop.conflates;
-    *conflict = r.pop.conflation_conflict;
+    *conflates = r.conflates;
+    *conflict = r.conflation_conflict;
 }

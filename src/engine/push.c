@@ -1,4 +1,6 @@
 /* PUSH: dedup, offsets, append runs. */
+#include <stdlib.h>
+
 #include "engine/engine_internal.h"
 
 enum { PREFETCH = 32 };
@@ -47,13 +49,31 @@ static uint64_t lane_next(const struct push_lane *l)
     return l->run.count > 0 ? run_end(&l->run) : l->p->tail;
 }
 
+/* The id of a message that has one of its own: it stands in its block. */
+static struct uuid own_id_read(const struct push_lane *l, uint64_t offset)
+{
+    struct run r;
+    struct push_group g;
+    struct push_item item;
+    if (!run_find(l->e, l->p, offset, &r) || !(r.bytes & RUN_BYTES_OWN_ID)) return message_id_tagged(l->tag, offset, 0);
+    char *block = malloc(r.block_bytes);
+    must(block != NULL);
+    l->e->options.cold.block(l->e->options.cold.ctx, r.where, r.block_bytes, block);
+    must(push_group_of(slice_make(block, r.block_bytes), &g) && r.item0 < g.item_count);
+    push_group_item(&g, r.item0, &item);
+    must(item.flags & ITEM_ID);
+    struct uuid id = item.id;
+    free(block);
+    return id;
+}
+
 static bool duplicate_find(const struct push_lane *l, struct dedup_key k, struct slice id, struct push_outcome *out)
 {
     struct dedup_hit hit;
     bool found = dedup_seen(&l->e->dedup, k, l->first, lane_next(l), l->since_ms, l->now_ms, &hit);
     if (!found) return auto_id_find(l, id, out);
     *out = (struct push_outcome){.status = PUSH_DUPLICATE, .offset = hit.offset};
-    out->id = message_id_tagged(l->tag, hit.offset, hit.created_ms * 1000);
+    out->id = hit.own_id ? own_id_read(l, hit.offset) : message_id_tagged(l->tag, hit.offset, hit.created_ms * 1000);
     return true;
 }
 
@@ -86,7 +106,7 @@ static void item_store(struct push_lane *l, uint32_t i, bool named, struct dedup
     }
     uint64_t offset = r->first + r->count++;
     r->bytes += bytes;
-    if (named) dedup_add(&l->e->dedup, k, offset, l->created_us / 1000, l->class);
+    if (named) dedup_add(&l->e->dedup, k, offset, l->created_us / 1000, l->class, false);
     *out = (struct push_outcome){.status = PUSH_QUEUED, .offset = offset};
     out->id = message_id_tagged(l->tag, offset, l->created_us);
 }
@@ -113,12 +133,9 @@ static void lane_items(struct push_lane *l, struct push_outcome *out)
     run_close(l);
 }
 
-static void lane_push(struct engine *e, struct uuid tenant, const struct push_group *g, uint64_t where,
-                      struct push_outcome *out)
+static struct push_lane lane_of(struct engine *e, struct queue *q, struct partition *p)
 {
-    struct queue *q = queue_obtain(e, tenant, g->queue);
-    struct partition *p = partition_obtain(e, q, g->partition);
-    struct push_lane l = {.e = e, .q = q, .p = p, .g = g, .where = where, .first = p->tail};
+    struct push_lane l = {.e = e, .q = q, .p = p, .first = p->tail};
     int64_t window_ms = queue_dedup_window_ms(q);
     l.created_us = e->wall_us > p->last_created_us ? e->wall_us : p->last_created_us + 1;
     l.now_ms = e->wall_us / 1000;
@@ -126,16 +143,110 @@ static void lane_push(struct engine *e, struct uuid tenant, const struct push_gr
     l.class = dedup_class(queue_dedup_keep_ms(q));
     l.tag = message_tag(e->seed, p->number);
     tag_write(&l);
-    uint64_t bytes = p->bytes;
+    return l;
+}
+
+/* Something was appended behind l->first: counters, and who waits for the lane. */
+static void lane_appended(struct push_lane *l, uint64_t bytes_before)
+{
+    uint64_t count = l->p->tail - l->first;
+    l->q->messages += count;
+    l->q->pushed_total += count;
+    l->q->bytes += l->p->bytes - bytes_before;
+    queue_touch(l->e, l->q);
+    partition_touch(l->e, l->p);
+    cursor_arm(l->e, l->p);
+    const struct engine_sink *sink = l->e->sink;
+    if (sink != NULL && sink->appended != NULL) sink->appended(sink->ctx, l->p->number);
+}
+
+static void lane_push(struct engine *e, struct uuid tenant, const struct push_group *g, uint64_t where,
+                      struct push_outcome *out)
+{
+    struct queue *q = queue_obtain(e, tenant, g->queue);
+    struct push_lane l = lane_of(e, q, partition_obtain(e, q, g->partition));
+    l.g = g;
+    l.where = where;
+    uint64_t bytes = l.p->bytes;
     lane_items(&l, out);
     dedup_sweep(&e->dedup, g->item_count * 2 + 8, l.now_ms);
-    if (p->tail == l.first) return;
-    q->messages += p->tail - l.first;
-    q->pushed_total += p->tail - l.first;
-    q->bytes += p->bytes - bytes;
-    queue_touch(e, q);
-    partition_touch(e, p);
-    cursor_arm(e, p);
+    if (l.p->tail > l.first) lane_appended(&l, bytes);
+}
+
+bool push_fire(struct engine *e, struct uuid tenant, struct slice queue, struct slice partition, struct slice transaction,
+               const struct run *place)
+{
+    struct push_outcome ignored;
+    struct queue *q = queue_obtain(e, tenant, queue);
+    struct push_lane l = lane_of(e, q, partition_obtain(e, q, partition));
+    struct dedup_key k = dedup_key(e->seed, l.p->number, transaction);
+    dedup_sweep(&e->dedup, 2, l.now_ms);
+    if (duplicate_find(&l, k, transaction, &ignored)) return false;
+    uint64_t bytes = l.p->bytes;
+    struct run r = *place;
+    r.first = l.p->tail;
+    r.created_us = l.created_us;
+    r.count = 1;
+    r.bytes |= RUN_BYTES_OWN_ID;
+    dedup_add(&e->dedup, k, r.first, l.created_us / 1000, l.class, true);
+    run_append(e, l.p, &r);
+    lane_appended(&l, bytes);
+    return true;
+}
+
+bool push_duplicate(struct engine *e, const struct push_command *push, uint32_t *item, uint64_t *offset)
+{
+    struct slice rest = push->groups;
+    struct push_group g;
+    struct push_item m;
+    struct push_outcome found;
+    *item = 0;
+    for (uint32_t i = 0; i < push->group_count; i++) {
+        must(push_group_of(rest, &g));
+        rest.at += g.block.len;
+        rest.len -= g.block.len;
+        struct queue *q = queue_find(e, push->tenant, g.queue);
+        struct partition *p = q == NULL ? NULL : partition_find(e, q, g.partition);
+        if (p == NULL) {
+            *item += g.item_count;
+            continue;
+        }
+        struct push_lane l = lane_of(e, q, p);
+        for (uint32_t k = 0; k < g.item_count; k++, ++*item) {
+            push_group_item(&g, k, &m);
+            if (!(m.flags & ITEM_TRANSACTION)) continue;
+            if (!duplicate_find(&l, dedup_key(e->seed, p->number, m.transaction), m.transaction, &found)) continue;
+            *offset = found.offset;
+            return true;
+        }
+    }
+    return false;
+}
+
+void push_do(struct engine *e, const struct command *c, const struct push_command *push, uint64_t where, struct arena *arena,
+             struct push_result *out)
+{
+    struct slice rest = push->groups;
+    struct push_group g;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < push->group_count; i++) {
+        must(push_group_of(rest, &g));
+        count += g.item_count;
+        rest.at += g.block.len;
+        rest.len -= g.block.len;
+    }
+    rest = push->groups;
+    out->count = count;
+    out->items = arena_get(arena, (count == 0 ? 1U : count) * sizeof out->items[0]);
+    struct push_outcome *items = out->items;
+    for (uint32_t i = 0; i < push->group_count; i++) {
+        const char *at = rest.at;
+        push_group_of(rest, &g);
+        lane_push(e, push->tenant, &g, where + (uint64_t)(at - c->all.at), items);
+        rest.at += g.block.len;
+        rest.len -= g.block.len;
+        items += g.item_count;
+    }
 }
 
 bool push_apply(struct engine *e, const struct command *c, uint64_t where, struct arena *arena, struct engine_result *r)
@@ -144,22 +255,9 @@ bool push_apply(struct engine *e, const struct command *c, uint64_t where, struc
     struct push_group g;
     if (!push_decode(c, &push)) return false;
     struct slice rest = push.groups;
-    uint64_t count = 0;
     for (uint32_t i = 0; i < push.group_count; i++) {
         if (!push_group_next(&rest, &g)) return false;
-        count += g.item_count;
     }
-    r->push.count = (uint32_t)count;
-    r->push.items = arena_get(arena, (count == 0 ? 1 : count) * sizeof r->push.items[0]);
-    rest = push.groups;
-    struct push_outcome *out = r->push.items;
-    for (uint32_t i = 0; i < push.group_count; i++) {
-        const char *at = rest.at;
-        push_group_of(rest, &g);
-        lane_push(e, push.tenant, &g, where + (uint64_t)(at - c->all.at), out);
-        rest.at += g.block.len;
-        rest.len -= g.block.len;
-        out += g.item_count;
-    }
+    push_do(e, c, &push, where, arena, &r->push);
     return true;
 }

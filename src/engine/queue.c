@@ -415,7 +415,7 @@ static void group_drop(struct engine *e, struct group *g)
 static void run_release(void *ctx, const struct run *r)
 {
     struct engine *e = ctx;
-    segments_add(&e->reaped, r->where >> e->options.segment_shift, r->bytes & ~RUN_BYTES_AUTO);
+    segments_add(&e->reaped, r->where >> e->options.segment_shift, r->bytes & RUN_BYTES_MASK);
 }
 
 static void queue_finish(struct engine *e, struct queue *q)

@@ -5,7 +5,7 @@
 
 #include "engine/engine_internal.h"
 
-enum { META_VERSION = 1, DEDUP_CHUNK_RECORDS = 4096 };
+enum { META_VERSION = 2, DEDUP_CHUNK_RECORDS = 4096 };
 
 /* ---- keys ----------------------------------------------------------------------------------------------------------- */
 
@@ -144,6 +144,30 @@ static void value_dead_letter(struct buf *b, const struct dead_letter *d, bool l
     put_text(b, d->error);
 }
 
+static void value_kv(struct buf *b, const struct kv_row *r)
+{
+    buf_byte(b, (char)r->space_len);
+    buf_u64(b, r->version);
+    buf_u64(b, (uint64_t)r->updated_us);
+    buf_u64(b, (uint64_t)kv_row_expires_us(r));
+    buf_slice(b, kv_row_value(r));
+}
+
+static void value_timer(struct buf *b, const struct timer *t, bool logical)
+{
+    buf_u64(b, logical ? 0 : t->where);
+    buf_u32(b, t->block_bytes);
+    buf_u32(b, t->item_bytes);
+    buf_put(b, t->message.bytes, 16);
+    buf_u64(b, (uint64_t)t->created_us);
+    buf_u64(b, (uint64_t)t->updated_us);
+    buf_u64(b, (uint64_t)t->due.key);
+    buf_u16(b, t->queue_len);
+    put_text(b, timer_path(t));
+    put_text(b, slice_make(t->bytes + t->path_len, t->partition_len));
+    put_text(b, slice_make(t->bytes + t->path_len + t->partition_len, t->transaction_len));
+}
+
 static void value_meta(struct buf *b, const struct engine *e)
 {
     buf_u32(b, META_VERSION);
@@ -154,6 +178,9 @@ static void value_meta(struct buf *b, const struct engine *e)
     buf_u32(b, e->group_last);
     buf_u64(b, e->dead_letter_last);
     buf_u64(b, e->chunk_last);
+    buf_u64(b, e->kv_version);
+    buf_u64(b, e->timer_last);
+    buf_u64(b, (uint64_t)e->safe_us);
     char head[ENTRY_HEAD_BYTES];
     entry_head_write(head, &e->last_head);
     buf_put(b, head, sizeof head);
@@ -343,6 +370,57 @@ static void cut_dedup(struct cutter *c)
     }
 }
 
+/* Removed first: a path that came back in the same cut is put behind it. */
+static void cut_kv(struct cutter *c)
+{
+    struct engine *e = c->e;
+    char key[1 + KV_PATH_MAX];
+    key[0] = ROW_KV;
+    for (size_t at = 0; at < e->gone_kv.len;) {
+        uint16_t len;
+        memcpy(&len, e->gone_kv.at + at, sizeof len);
+        memcpy(key + 1, e->gone_kv.at + at + 2, len);
+        c->rows->delete (c->rows->ctx, slice_make(key, 1U + len));
+        at += 2U + len;
+    }
+    e->gone_kv_count = 0;
+    buf_clear(&e->gone_kv);
+    if (e->gone_kv.cap > 1 << 20) buf_free(&e->gone_kv);
+    for (uint32_t i = 0; i < e->dirty_kv.count; i++) {
+        struct kv_row *r = kv_row_at(e, e->dirty_kv.at[i]);
+        if (!r->dirty) continue;
+        r->dirty = 0;
+        memcpy(key + 1, r->bytes, r->path_len);
+        value_kv(&c->value, r);
+        c->rows->put(c->rows->ctx, slice_make(key, 1U + r->path_len), buf_view(&c->value));
+        buf_clear(&c->value);
+    }
+    e->dirty_kv.count = 0;
+}
+
+static void cut_timers(struct cutter *c)
+{
+    struct engine *e = c->e;
+    for (size_t at = 0; at + 8 <= e->gone_timers.len; at += 8) {
+        uint64_t sequence;
+        memcpy(&sequence, e->gone_timers.at + at, sizeof sequence);
+        row_key_begin(&c->key, ROW_TIMER);
+        row_key_u64(&c->key, sequence);
+        c->rows->delete (c->rows->ctx, row_key_view(&c->key));
+    }
+    buf_clear(&e->gone_timers);
+    for (uint32_t i = 0; i < e->dirty_timers.count; i++) {
+        struct timer *t = timer_at(e, e->dirty_timers.at[i]);
+        if (!t->dirty) continue;
+        t->dirty = 0;
+        row_key_begin(&c->key, ROW_TIMER);
+        row_key_u64(&c->key, t->sequence);
+        value_timer(&c->value, t, false);
+        cut_put(c);
+    }
+    e->dirty_timers.count = 0;
+}
+
 static void cut_segments(struct cutter *c)
 {
     struct segments *s = &c->e->segments;
@@ -364,6 +442,8 @@ void engine_cut(struct engine *e, const struct engine_rows *rows)
     cut_cursors(&c);
     cut_dead_letters(&c);
     cut_dedup(&c);
+    cut_kv(&c);
+    cut_timers(&c);
     cut_segments(&c);
     row_key_begin(&c.key, ROW_META);
     value_meta(&c.value, e);
@@ -374,7 +454,8 @@ void engine_cut(struct engine *e, const struct engine_rows *rows)
 uint64_t engine_cut_size(const struct engine *e)
 {
     return (uint64_t)e->dirty_queues.count + e->dirty_groups.count + e->dirty_partitions.count + e->dirty_cursors.count +
-           e->gone_queues.count + (e->dead_letter_last - e->dead_letter_cut) +
+           e->gone_queues.count + e->dirty_kv.count + e->gone_kv_count + e->dirty_timers.count + e->gone_timers.len / 8 +
+           (e->dead_letter_last - e->dead_letter_cut) +
            (e->dedup.added.len / sizeof(struct dedup_record) + DEDUP_CHUNK_RECORDS - 1) / DEDUP_CHUNK_RECORDS;
 }
 
@@ -466,6 +547,9 @@ static const char *load_meta(struct engine *e, struct value_reader *v)
     e->group_last = value_u32(v);
     e->dead_letter_last = e->dead_letter_cut = value_u64(v);
     e->chunk_last = value_u64(v);
+    e->kv_version = value_u64(v);
+    e->timer_last = value_u64(v);
+    e->safe_us = (int64_t)value_u64(v);
     struct slice head = value_bytes(v, ENTRY_HEAD_BYTES);
     if (v->bad || !entry_head_read(head, &e->last_head)) return "the meta row is damaged";
     e->log_us = e->last_head.log_us;
@@ -621,6 +705,40 @@ static const char *load_dedup(struct engine *e, struct key_reader *k, struct sli
     return NULL;
 }
 
+static const char *load_kv(struct engine *e, struct slice path, struct value_reader *v)
+{
+    uint8_t space_len = value_u8(v);
+    uint64_t version = value_u64(v);
+    int64_t updated_us = (int64_t)value_u64(v), expires_us = (int64_t)value_u64(v);
+    size_t before = 17U + space_len;
+    if (v->bad || path.len <= before || path.len > KV_PATH_MAX || space_len > KV_NAME_SPACE_BYTES_MAX ||
+        path.at[before - 1] != 0 || version == 0 || version > e->kv_version) {
+        return "a KV row is damaged";
+    }
+    kv_row_load(e, path, space_len, slice_make(v->at, (size_t)(v->end - v->at)), version, updated_us, expires_us);
+    return NULL;
+}
+
+static const char *load_timer(struct engine *e, struct key_reader *k, struct value_reader *v)
+{
+    struct timer t = {.sequence = key_u64(k)};
+    t.where = value_u64(v);
+    t.block_bytes = value_u32(v);
+    t.item_bytes = value_u32(v);
+    value_into(v, t.message.bytes, 16);
+    t.created_us = (int64_t)value_u64(v);
+    t.updated_us = (int64_t)value_u64(v);
+    int64_t due_us = (int64_t)value_u64(v);
+    t.queue_len = value_u16(v);
+    struct slice path = value_text(v), partition = value_text(v), transaction = value_text(v);
+    if (v->bad || k->bad || t.sequence == 0 || t.sequence > e->timer_last || path.len > TIMER_PATH_MAX ||
+        path.len <= 18U + t.queue_len) {
+        return "a timer's row is damaged";
+    }
+    timer_load(e, &t, path, partition, transaction, due_us);
+    return NULL;
+}
+
 static const char *load_segments(struct engine *e, struct slice value)
 {
     struct segments *s = &e->segments;
@@ -655,6 +773,10 @@ const char *engine_load_row(struct engine *e, struct slice key, struct slice val
         return load_dedup(e, &k, value);
     case ROW_SEGMENT:
         return load_segments(e, value);
+    case ROW_KV:
+        return load_kv(e, slice_make(key.at + 1, key.len - 1), &v);
+    case ROW_TIMER:
+        return load_timer(e, &k, &v);
     case ROW_RUN:
         return NULL;
     }
@@ -751,6 +873,33 @@ static void digest_queue(struct digester *d, const struct queue *q)
     }
 }
 
+static void digest_kv(struct digester *d)
+{
+    const struct engine *e = d->e;
+    /* What is past may have been swept or not. */
+    int64_t past_us = e->last_head.wall_us + e->last_head.count;
+    struct tree_place p = tree_seek(&e->kv_order, slice_of(""));
+    uint32_t at;
+    while ((at = tree_next(&p)) != 0) {
+        const struct kv_row *r = kv_row_at(e, at);
+        if (kv_row_expires_us(r) != 0 && kv_row_expires_us(r) <= past_us) continue;
+        buf_slice(&d->b, kv_row_path(r));
+        value_kv(&d->b, r);
+        digest_add(d, ROW_KV, r->version);
+    }
+}
+
+static void digest_timers(struct digester *d)
+{
+    struct tree_place p = tree_seek(&d->e->timer_order, slice_of(""));
+    uint32_t at;
+    while ((at = tree_next(&p)) != 0) {
+        const struct timer *t = timer_at(d->e, at);
+        value_timer(&d->b, t, true);
+        digest_add(d, ROW_TIMER, t->sequence);
+    }
+}
+
 struct hash128_pair engine_digest(struct engine *e)
 {
     struct digester d = {.e = e};
@@ -764,6 +913,10 @@ struct hash128_pair engine_digest(struct engine *e)
         digest_add(&d, ROW_DEAD_LETTER, letter->sequence);
     }
     dedup_each(&e->dedup, e->last_head.wall_us / 1000, digest_dedup, &d);
+    digest_kv(&d);
+    digest_timers(&d);
+    buf_u64(&d.b, e->kv_version);
+    buf_u64(&d.b, e->timer_last);
     buf_u64(&d.b, e->seed);
     buf_u32(&d.b, e->queue_last);
     buf_u32(&d.b, e->partition_last);

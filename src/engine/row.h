@@ -7,7 +7,9 @@
  *   05 queue partition group        cursor with its lease and history
  *   06 queue sequence               dead letter
  *   07 sequence                     chunk of dedup records (24 bytes each)
- *   08 segment                      live bytes of a log segment (node-local)
+ *   08                              live bytes of the log's segments (node-local)
+ *   09 path                         KV row: version, times, value (path: tenant, namespace, 0, key)
+ *   0a sequence                     timer: path, destination, due time, place of its message
  *   -- behind 80: not loaded at start
  *   81 queue partition last-offset  append runs (40 bytes each) that end with this offset
  */
@@ -25,6 +27,8 @@ enum row_kind {
     ROW_DEAD_LETTER,
     ROW_DEDUP,
     ROW_SEGMENT,
+    ROW_KV,
+    ROW_TIMER,
     ROW_RUN = 0x81,
 };
 

@@ -23,9 +23,10 @@ void run_append(struct engine *e, struct partition *p, const struct run *r)
     p->unstored += r->count;
     p->uncut += r->count;
     p->last_created_us = r->created_us;
-    p->bytes += r->bytes & ~RUN_BYTES_AUTO;
+    if (r->created_us > e->safe_us) e->safe_us = r->created_us;
+    p->bytes += r->bytes & RUN_BYTES_MASK;
     e->run_count++;
-    segments_add(&e->segments, r->where >> e->options.segment_shift, r->bytes & ~RUN_BYTES_AUTO);
+    segments_add(&e->segments, r->where >> e->options.segment_shift, r->bytes & RUN_BYTES_MASK);
     e->segments_dirty = true;
 }
 

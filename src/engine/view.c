@@ -258,7 +258,10 @@ void engine_stats(const struct engine *e, struct engine_stats *out)
                                  .leases = e->leases.used,
                                  .dedup_ids = e->dedup.ids,
                                  .dead_letters = e->dead_letter_count,
-                                 .runs_in_memory = e->run_count};
+                                 .runs_in_memory = e->run_count,
+                                 .kv_rows = e->kv_order.count,
+                                 .kv_bytes = e->kv_bytes,
+                                 .timers = e->timer_order.count};
     for (uint32_t n = 1; n <= e->queue_last; n++) {
         const struct queue *q = queue_at(e, n);
         if (q == NULL) continue;
@@ -268,5 +271,6 @@ void engine_stats(const struct engine *e, struct engine_stats *out)
     out->memory_bytes = dedup_memory(&e->dedup) + (uint64_t)e->partitions.used * sizeof(struct partition) +
                         (uint64_t)e->cursors.used * sizeof(struct cursor) + (uint64_t)e->leases.used * sizeof(struct lease) +
                         (uint64_t)e->histories.used * sizeof(struct history) + e->run_count * sizeof(struct run) +
-                        (uint64_t)e->names.chunk_count * 65536;
+                        (uint64_t)e->kv_order.count * sizeof(struct kv_row) + e->kv_bytes +
+                        (uint64_t)e->timer_order.count * sizeof(struct timer) + (uint64_t)e->names.chunk_count * 65536;
 }

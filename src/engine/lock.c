@@ -1,0 +1,234 @@
+/* LOCKS: permits with a lifetime, kept as rows of the KV store. Each op stands alone and sees what the ones before it did. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/isotime.h"
+#include "engine/engine_internal.h"
+
+/* The beginning of a value that names this owner, and the key's room. */
+struct permit {
+    struct engine *e;
+    struct uuid tenant;
+    const struct lock_op *op;
+    int64_t now_us;
+    char path[KV_PATH_MAX];
+};
+
+static struct slice permit_path(struct permit *p, uint32_t slot)
+{
+    char key[256 + 16];
+    int len = snprintf(key, sizeof key, "%.*s#%u", (int)p->op->name.len, p->op->name.at, slot);
+    must(len > 0 && (size_t)len < sizeof key);
+    return slice_make(p->path, kv_path(p->path, p->tenant, slice_of(LOCK_NAME_SPACE), slice_make(key, (size_t)len)));
+}
+
+static struct kv_row *permit_row(struct permit *p, uint32_t slot)
+{
+    uint32_t at = kv_find(p->e, permit_path(p, slot), p->now_us);
+    return at == 0 ? NULL : kv_row_at(p->e, at);
+}
+
+static const char owner_key[] = "{\"owner\":", since_key[] = ",\"since\":";
+
+/* Is the row's owner the op's? Rows are written by permit_write; one written by hand belongs to the owner only when it looks the same. */
+static bool owned(const struct kv_row *r, const struct lock_op *op)
+{
+    struct slice v = kv_row_value(r);
+    size_t head = sizeof owner_key - 1;
+    if (!op->has_owner || v.len <= head + op->owner.len || memcmp(v.at, owner_key, head) != 0) return false;
+    char behind = v.at[head + op->owner.len];
+    return memcmp(v.at + head, op->owner.at, op->owner.len) == 0 && (behind == '}' || behind == ',');
+}
+
+/* The text of "since" of a renewed row, with its quotes; empty when the row has none. */
+static struct slice since_of(const struct kv_row *r)
+{
+    struct slice v = kv_row_value(r);
+    const char *at = memmem(v.at, v.len, since_key, sizeof since_key - 1);
+    if (at == NULL || v.at[v.len - 1] != '}') return slice_of("");
+    at += sizeof since_key - 1;
+    return slice_make(at, (size_t)(v.at + v.len - 1 - at));
+}
+
+/* What stands as owner in the row, as it is. */
+static struct slice owner_of_row(const struct kv_row *r)
+{
+    struct slice v = kv_row_value(r);
+    size_t head = sizeof owner_key - 1;
+    if (v.len <= head || memcmp(v.at, owner_key, head) != 0) return slice_of("null");
+    const char *since = memmem(v.at, v.len, since_key, sizeof since_key - 1);
+    const char *end = since != NULL ? since : v.at + v.len - 1;
+    return slice_make(v.at + head, (size_t)(end - v.at) - head);
+}
+
+static uint64_t permit_write(struct permit *p, uint32_t slot, struct slice owner, struct slice since)
+{
+    struct buf value = {0};
+    buf_text(&value, owner_key);
+    buf_slice(&value, owner);
+    if (since.len > 0) {
+        buf_text(&value, since_key);
+        buf_slice(&value, since);
+    }
+    buf_byte(&value, '}');
+    uint8_t space_len = sizeof LOCK_NAME_SPACE - 1;
+    uint32_t at = kv_store(p->e, permit_path(p, slot), space_len, buf_view(&value), p->op->ttl_us, false);
+    buf_free(&value);
+    return kv_row_at(p->e, at)->version;
+}
+
+/* ---- who holds it --------------------------------------------------------------------------------------------------- */
+
+static int holder_compare(const void *x, const void *y)
+{
+    const struct lock_holder *a = x, *b = y;
+    return a->slot < b->slot ? -1 : a->slot > b->slot;
+}
+
+/* The slot number that a key ends with; false: not a permit of this lock. */
+static bool slot_of_key(const struct kv_row *r, size_t name_len, uint32_t *slot)
+{
+    struct slice key = kv_row_key(r);
+    uint32_t n = 0;
+    if (key.len < name_len + 2 || key.len > name_len + 5) return false;
+    for (size_t i = name_len + 1; i < key.len; i++) {
+        if (key.at[i] < '0' || key.at[i] > '9') return false;
+        n = n * 10 + (uint32_t)(key.at[i] - '0');
+    }
+    *slot = n;
+    return n < LOCK_SLOTS_MAX && (key.at[name_len + 1] != '0' || key.len == name_len + 2);
+}
+
+/* All live permits of the lock, by slot. */
+static void holders_collect(struct permit *p, struct arena *arena, struct lock_outcome *out)
+{
+    char key[256 + 1];
+    memcpy(key, p->op->name.at, p->op->name.len);
+    key[p->op->name.len] = '#';
+    struct slice prefix =
+        slice_make(p->path, kv_path(p->path, p->tenant, slice_of(LOCK_NAME_SPACE), slice_make(key, p->op->name.len + 1)));
+    struct tree_place place = tree_seek(&p->e->kv_order, prefix);
+    uint32_t at, cap = 0;
+    while ((at = tree_next(&place)) != 0 && out->holder_count < LOCK_SLOTS_MAX) {
+        const struct kv_row *r = kv_row_at(p->e, at);
+        struct slice path = kv_row_path(r);
+        uint32_t slot;
+        if (path.len < prefix.len || memcmp(path.at, prefix.at, prefix.len) != 0) break;
+        int64_t expires_us = kv_row_expires_us(r);
+        if ((expires_us != 0 && expires_us <= p->now_us) || !slot_of_key(r, p->op->name.len, &slot)) continue;
+        if (out->holder_count == cap) {
+            uint32_t grown = cap == 0 ? 4 : cap * 4;
+            struct lock_holder *holders = arena_get(arena, grown * sizeof holders[0]);
+            if (cap > 0) memcpy(holders, out->holders, cap * sizeof holders[0]);
+            out->holders = holders;
+            cap = grown;
+        }
+        struct lock_holder *h = &out->holders[out->holder_count++];
+        h->slot = slot;
+        kv_row_show(r, true, arena, &h->row);
+    }
+    if (out->holder_count > 1) qsort(out->holders, out->holder_count, sizeof out->holders[0], holder_compare);
+}
+
+/* ---- ops ------------------------------------------------------------------------------------------------------------ */
+
+static bool won(struct lock_outcome *out, uint32_t slot, uint64_t token)
+{
+    out->done = true;
+    out->slot = slot;
+    out->token = token;
+    return true;
+}
+
+static bool acquire(struct permit *p, struct lock_outcome *out)
+{
+    uint32_t unused = LOCK_SLOTS_MAX;
+    for (uint32_t slot = 0; slot < p->op->limit; slot++) {
+        const struct kv_row *r = permit_row(p, slot);
+        if (r == NULL && unused == LOCK_SLOTS_MAX) unused = slot;
+        if (r == NULL && !p->op->has_owner) break;
+        if (r == NULL || !owned(r, p->op)) continue;
+        out->already = true;
+        return won(out, slot, r->version);
+    }
+    if (unused == LOCK_SLOTS_MAX) return false;
+    return won(out, unused, permit_write(p, unused, p->op->owner, slice_of("")));
+}
+
+static bool renew(struct permit *p, struct arena *arena, struct lock_outcome *out)
+{
+    const struct kv_row *r = permit_row(p, p->op->slot);
+    out->slot = p->op->slot;
+    if (r == NULL || (r->version != p->op->token && !owned(r, p->op))) return false;
+    struct slice since = arena_copy(arena, since_of(r)), owner = arena_copy(arena, owner_of_row(r));
+    if (since.len == 0) {
+        char text[ISOTIME_KV_BYTES_MAX + 10];
+        text[0] = '"';
+        size_t len = 1 + isotime_kv(r->updated_us, text + 1);
+        text[len++] = '"';
+        since = arena_copy(arena, slice_make(text, len));
+    }
+    return won(out, p->op->slot, permit_write(p, p->op->slot, owner, since));
+}
+
+static bool release(struct permit *p, struct lock_outcome *out)
+{
+    uint32_t at = kv_find(p->e, permit_path(p, p->op->slot), p->now_us);
+    out->slot = p->op->slot;
+    if (at == 0 || kv_row_at(p->e, at)->version != p->op->token) return false;
+    kv_remove(p->e, at);
+    return won(out, p->op->slot, p->op->token);
+}
+
+static void op_do(struct permit *p, struct arena *arena, struct lock_outcome *out)
+{
+    bool done = false;
+    switch ((enum lock_op_kind)p->op->kind) {
+    case LOCK_ACQUIRE:
+        done = acquire(p, out);
+        break;
+    case LOCK_RENEW:
+        done = renew(p, arena, out);
+        break;
+    case LOCK_RELEASE:
+        done = release(p, out);
+        break;
+    case LOCK_GET:
+        break;
+    }
+    if (done) return;
+    holders_collect(p, arena, out);
+    if (p->op->kind == LOCK_GET) out->done = out->holder_count > 0;
+}
+
+static void ops_do(struct engine *e, const struct locks_command *c, int64_t now_us, struct arena *arena,
+                   struct locks_result *out)
+{
+    struct slice rest = c->ops;
+    struct lock_op op;
+    out->count = c->op_count;
+    out->items = arena_zero(arena, (c->op_count == 0 ? 1U : c->op_count) * sizeof out->items[0]);
+    for (uint32_t i = 0; i < c->op_count; i++) {
+        must(lock_op_next(&rest, &op));
+        struct permit p = {.e = e, .tenant = c->tenant, .op = &op, .now_us = now_us};
+        op_do(&p, arena, &out->items[i]);
+    }
+}
+
+bool locks_apply(struct engine *e, const struct command *c, struct arena *arena, struct engine_result *r)
+{
+    struct locks_command locks;
+    if (!locks_decode(c, &locks)) return false;
+    ops_do(e, &locks, e->wall_us, arena, &r->locks);
+    kv_sweep(e, 2 * locks.op_count + 8, e->wall_us);
+    return true;
+}
+
+void engine_locks_read(struct engine *e, const struct locks_command *c, struct engine_now now, struct arena *arena,
+                       struct locks_result *out)
+{
+    struct slice rest = c->ops;
+    struct lock_op op;
+    for (uint32_t i = 0; i < c->op_count; i++) must(lock_op_next(&rest, &op) && op.kind == LOCK_GET);
+    ops_do(e, c, now.wall_us, arena, out);
+}
