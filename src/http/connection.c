@@ -339,7 +339,7 @@ static void request_park(struct request *r)
     r->state = REQUEST_PARKED;
     edge_list_move(c, LIST_PARKED);
     counter_add(&c->edge->metrics.parked, 1);
-    if (r->call.kind != CALL_POP) return;
+    if (r->call.kind == CALL_WRITE && !r->call.has_next) return; /* nobody's leaving undoes a write */
     c->watch = (struct loop_fd){.fd = c->fd, .ready = watch_ready};
     c->watched = loop_fd_add(c->edge->loop, &c->watch, EPOLLRDHUP);
 }

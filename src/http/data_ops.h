@@ -43,12 +43,15 @@ bool kv_ops_read(struct json *j, enum ops_place place, const struct config *conf
  * empty) and must not name these. The body needs JSON_PAD like every JSON text. */
 bool kv_path_op_read(struct slice body, const char *name, struct slice name_space, struct slice key, struct arena *arena,
                      const struct config *config, struct kv_inputs *out, struct ops_refusal *why);
+/* The body of a listing: {"namespace","prefix"?,"after"?,"limit"?,"keysOnly"?} as a getPrefix whose prefix may be empty. */
+bool kv_list_read(struct slice body, struct arena *arena, const struct config *config, struct kv_inputs *out,
+                  struct ops_refusal *why);
 /* Appends a KV command with all ops in order. */
 void kv_ops_encode(const struct kv_inputs *in, struct uuid tenant, struct buf *out);
 /* Appends one result element without its closing brace: {"index":N,"op":"put","applied":true,... */
 void kv_element_open(struct buf *out, const struct kv_input *in, const struct kv_outcome *o, uint32_t index);
-/* Appends {"key":...,"value":...,"version":...,"expiresAt":...,"updatedAt":...}: of a row the engine gave. */
-void kv_row_render(struct buf *out, const struct kv_row_view *row, bool with_value);
+/* Appends ,"rows":[...],"truncated":...,"nextAfter":... of a getPrefix. */
+void kv_page_render(struct buf *out, const struct kv_input *in, const struct kv_outcome *o);
 const char *kv_reason_text(uint8_t reason); /* "exists", ... */
 /* The value of a lost op as JSON: the live row's, null when there is none, 0 when the row is no number. */
 struct slice kv_lost_value(const struct kv_outcome *o);

@@ -13,6 +13,7 @@
 #include "broker/broker.h"
 
 struct edge;
+struct kv_rates;
 
 /* Limits of the edge: what each bounds, and what happens there. */
 enum {
@@ -52,6 +53,7 @@ static inline uint64_t counter_get(const struct counter *c)
 struct http {
     const struct config *config;
     struct broker *broker; /* set before the listener accepts */
+    struct kv_rates *kv_rates; /* NULL: no limits */
     struct edge **edges;
     uint32_t edge_count;
     int64_t started_us;       /* clock_mono_us */

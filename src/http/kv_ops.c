@@ -129,7 +129,8 @@ static enum field field_of(struct slice key)
 /* The value of member i: strings that name something unescaped, the rest as sent. */
 static bool field_read(struct json *j, enum field i, struct fields *f)
 {
-    static const uint32_t texts = 1u << FIELD_OP | 1u << FIELD_NS | 1u << FIELD_KEY | 1u << FIELD_PREFIX | 1u << FIELD_AFTER;
+    static const uint32_t texts =
+        1u << FIELD_OP | 1u << FIELD_NS | 1u << FIELD_KEY | 1u << FIELD_PREFIX | 1u << FIELD_AFTER | 1u << FIELD_NAMESPACE;
     enum json_type type = json_peek(j);
     f->at[i].type = type;
     f->seen |= 1u << i;
@@ -366,14 +367,10 @@ static bool keys_judge(struct op_reader *o, struct kv_op *op)
     return fine;
 }
 
-static bool prefix_judge(struct op_reader *o, struct kv_op *op)
+/* Which part of what has the prefix. */
+static bool page_judge(struct op_reader *o, struct kv_op *op)
 {
     int64_t limit = LIMIT_DEFAULT;
-    op->key = o->f.at[FIELD_PREFIX].text;
-    if (!given(&o->f, FIELD_PREFIX) || !is_text(o->f.at[FIELD_PREFIX].type) || op->key.len == 0) {
-        return refuse(o->why, "kv_prefix_required", "operation %u: prefix must be a string that is not empty", o->index);
-    }
-    if (!key_judge(o, op->key)) return false;
     op->value = slice_of("");
     if (given(&o->f, FIELD_AFTER)) {
         if (!is_text(o->f.at[FIELD_AFTER].type))
@@ -388,6 +385,15 @@ static bool prefix_judge(struct op_reader *o, struct kv_op *op)
     }
     op->limit = (uint32_t)(limit < 1 ? 1 : limit > LIMIT_MAX ? LIMIT_MAX : limit);
     return flag_judge(o, FIELD_KEYS_ONLY, KV_KEYS_ONLY, op);
+}
+
+static bool prefix_judge(struct op_reader *o, struct kv_op *op)
+{
+    op->key = o->f.at[FIELD_PREFIX].text;
+    if (!given(&o->f, FIELD_PREFIX) || !is_text(o->f.at[FIELD_PREFIX].type) || op->key.len == 0) {
+        return refuse(o->why, "kv_prefix_required", "operation %u: prefix must be a string that is not empty", o->index);
+    }
+    return key_judge(o, op->key) && page_judge(o, op);
 }
 
 /* What belongs to the kind alone. */
@@ -539,6 +545,32 @@ bool kv_path_op_read(struct slice body, const char *name, struct slice name_spac
     return true;
 }
 
+bool kv_list_read(struct slice body, struct arena *arena, const struct config *config, struct kv_inputs *out,
+                  struct ops_refusal *why)
+{
+    struct json j;
+    struct op_reader o = {.j = &j, .config = config, .why = why};
+    struct kv_input *in = arena_zero(arena, sizeof *in);
+    struct kv_op *op = &in->op;
+    *out = (struct kv_inputs){.items = in, .count = 1};
+    json_open(&j, body, arena);
+    if (json_peek(&j) != JSON_OBJECT) return refuse(why, "kv_bad_body", "an object is required");
+    if (!fields_read(&j, 0, &o.f, why)) return false;
+    if (!json_end(&j)) return refuse_json(why, &j);
+    in->name = "getPrefix";
+    op->kind = KV_GET_PREFIX;
+    o.f.at[FIELD_NS] = o.f.at[FIELD_NAMESPACE];
+    o.f.given = (o.f.given & ~(1u << FIELD_NS)) | (given(&o.f, FIELD_NAMESPACE) ? 1u << FIELD_NS : 0);
+    if (!name_space_judge(&o, op) || !page_judge(&o, op)) return false;
+    if (!given(&o.f, FIELD_PREFIX)) {
+        op->key = slice_of("");
+        return true;
+    }
+    op->key = o.f.at[FIELD_PREFIX].text;
+    if (!is_text(o.f.at[FIELD_PREFIX].type)) return refuse(why, bad_request, "prefix must be a string");
+    return op->key.len == 0 || key_judge(&o, op->key);
+}
+
 void kv_ops_encode(const struct kv_inputs *in, struct uuid tenant, struct buf *out)
 {
     size_t at = kv_begin(out, tenant, in->count);
@@ -590,7 +622,7 @@ static void times_render(struct buf *out, int64_t expires_us, int64_t updated_us
     render_time_kv(out, updated_us);
 }
 
-void kv_row_render(struct buf *out, const struct kv_row_view *row, bool with_value)
+static void row_render(struct buf *out, const struct kv_row_view *row, bool with_value)
 {
     buf_text(out, "{\"key\":");
     render_text(out, row->key);
@@ -608,7 +640,7 @@ static void rows_render(struct buf *out, const struct kv_outcome *o, bool with_v
     buf_text(out, ",\"rows\":[");
     for (uint32_t i = 0; i < o->row_count; i++) {
         if (i > 0) buf_byte(out, ',');
-        kv_row_render(out, &o->rows[i], with_value);
+        row_render(out, &o->rows[i], with_value);
     }
     buf_byte(out, ']');
 }
@@ -635,7 +667,7 @@ static void many_render(struct buf *out, const struct kv_outcome *o)
     buf_text(out, o->truncated ? "],\"truncated\":true" : "],\"truncated\":false");
 }
 
-static void prefix_render(struct buf *out, const struct kv_input *in, const struct kv_outcome *o)
+void kv_page_render(struct buf *out, const struct kv_input *in, const struct kv_outcome *o)
 {
     rows_render(out, o, (in->op.flags & KV_KEYS_ONLY) == 0);
     buf_text(out, o->truncated ? ",\"truncated\":true,\"nextAfter\":" : ",\"truncated\":false,\"nextAfter\":");
@@ -680,7 +712,7 @@ void kv_element_open(struct buf *out, const struct kv_input *in, const struct kv
         many_render(out, o);
         return;
     case KV_GET_PREFIX:
-        prefix_render(out, in, o);
+        kv_page_render(out, in, o);
         return;
     case KV_PUT:
     case KV_DELETE:

@@ -15,6 +15,13 @@ enum route_id {
     ROUTE_ACK,
     ROUTE_ACK_BATCH,
     ROUTE_EXTEND,
+    ROUTE_KV,
+    ROUTE_KV_GET,
+    ROUTE_KV_PUT,
+    ROUTE_KV_DELETE,
+    ROUTE_KV_SPACES,
+    ROUTE_KV_LIST,
+    ROUTE_LOCKS,
     ROUTE_CONFIGURE,
     ROUTE_QUEUE_DELETE,
     ROUTE_QUEUE_LIST,
@@ -69,6 +76,13 @@ void route_pop_partition(struct request *r);
 void route_pop_discovery(struct request *r);
 void route_ack(struct request *r);
 void route_extend(struct request *r);
+void route_kv(struct request *r);
+void route_kv_get(struct request *r);
+void route_kv_put(struct request *r);
+void route_kv_delete(struct request *r);
+void route_kv_spaces(struct request *r);
+void route_kv_list(struct request *r);
+void route_locks(struct request *r);
 void route_configure(struct request *r);
 void route_queue_delete(struct request *r);
 void route_queue_list(struct request *r);

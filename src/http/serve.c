@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/logger.h"
 #include "http/edge.h"
+#include "http/kv_rates.h"
 #include "http/listener.h"
 
 struct serve_edge {
@@ -246,6 +247,7 @@ static void serve_free(struct serve *s)
     for (uint32_t i = 0; i < s->http.edge_count; i++) edge_free(s->http.edges[i]);
     broker_close(s->http.broker);
     listener_free(s->listener);
+    kv_rates_free(s->http.kv_rates);
     for (uint32_t i = 0; i < s->http.edge_count; i++) {
         if (s->edges[i].has_thread) loop_free(s->edges[i].loop);
     }
@@ -271,6 +273,7 @@ int serve_main(int argc, char **argv)
     }
     logger_init((enum logger_level)s->config.log_level, s->config.log_json);
     config_print(&s->config);
+    s->http.kv_rates = kv_rates_new(&s->config);
     int code = files_raise(&s->config) ? serve_run(s, &error) : 1;
     buf_free(&error);
     if (code != 0) return code; /* the process ends; what was opened is closed by that */
