@@ -46,6 +46,8 @@ struct kit {
     struct engine_result result; /* of the last command applied by kit_do */
     struct buf text;             /* results as text, of every entry since kit_text_clear */
     uint32_t ready;              /* lanes reported ready since it was last set to 0 */
+    uint32_t appended;           /* appends reported since it was last set to 0 */
+    uint64_t refused;            /* bit i: command i of the last entry was a step that was refused */
 };
 
 static const struct uuid KIT_TENANT = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
@@ -151,32 +153,102 @@ static void kit_reload(struct kit *k, uint64_t applied_index)
 
 /* ---- results as text ---- */
 
+static void kit_text_push(struct buf *b, const struct push_result *r)
+{
+    for (uint32_t i = 0; i < r->count; i++) {
+        char id[UUID_TEXT];
+        uuid_text(r->items[i].id, id);
+        buf_printf(b, " %u@%lu %.36s", r->items[i].status, r->items[i].offset, id);
+    }
+}
+
+static void kit_text_pop(struct buf *b, const struct pop_result *r)
+{
+    for (uint32_t i = 0; i < r->count; i++) {
+        const struct claim *c = &r->claims[i];
+        buf_printf(b, " [p%u a%u %lu..%lu n%u", c->partition, c->attempt, c->first_offset, c->last_offset, c->message_count);
+        for (uint32_t j = 0; j < c->piece_count; j++) {
+            buf_printf(b, " %lu+%u/%u@%ld", c->pieces[j].first_offset, c->pieces[j].count, c->pieces[j].item0,
+                       c->pieces[j].created_us);
+        }
+        buf_text(b, "]");
+    }
+    buf_printf(b, " c%d x%d", r->conflates, r->conflation_conflict);
+}
+
+static void kit_text_ack(struct buf *b, const struct ack_result *r)
+{
+    for (uint32_t i = 0; i < r->count; i++) {
+        buf_printf(b, " %u%d%d", r->items[i].verdict, r->items[i].lease_released, r->items[i].dead_lettered);
+    }
+}
+
+static void kit_text_row(struct buf *b, const struct kv_row_view *r)
+{
+    buf_printf(b, " <%.*s=%.*s v%lu u%ld e%ld>", (int)r->key.len, r->key.at, (int)r->value.len, r->value.at, r->version,
+               r->updated_us, r->expires_us);
+}
+
+static void kit_text_kv(struct buf *b, const struct kv_result *r)
+{
+    if (r->refused) buf_printf(b, " refused %u %u", r->failed, r->items[r->failed].reason);
+    for (uint32_t i = 0; i < r->count && !r->refused; i++) {
+        const struct kv_outcome *o = &r->items[i];
+        buf_printf(b, " %d%d%u v%lu %.*s", o->applied, o->found, o->reason, o->version, (int)o->value.len, o->value.at);
+        for (uint32_t j = 0; j < o->row_count; j++) kit_text_row(b, &o->rows[j]);
+        buf_printf(b, " -%u%d", o->missing_count, o->truncated);
+    }
+}
+
+static void kit_text_timers(struct buf *b, const struct timers_result *r)
+{
+    for (uint32_t i = 0; i < r->count; i++) {
+        const struct timer_outcome *o = &r->items[i];
+        char id[UUID_TEXT];
+        uuid_text(o->message, id);
+        buf_printf(b, " %u@%ld %.36s %.*s", o->status, o->due_us, id, (int)o->transaction.len, o->transaction.at);
+    }
+}
+
+static void kit_text_locks(struct buf *b, const struct locks_result *r)
+{
+    for (uint32_t i = 0; i < r->count; i++) {
+        const struct lock_outcome *o = &r->items[i];
+        buf_printf(b, " %d%d s%u t%lu", o->done, o->already, o->slot, o->token);
+        for (uint32_t j = 0; j < o->holder_count; j++) kit_text_row(b, &o->holders[j].row);
+    }
+}
+
+static void kit_text_step(struct buf *b, const struct step_result *r)
+{
+    buf_printf(b, " %u %u", r->refusal, r->refusal == STEP_COMMITTED ? 0 : r->failed);
+    if (r->refusal == STEP_DUPLICATE) buf_printf(b, " @%lu", r->offset);
+    if (r->refusal != STEP_COMMITTED) return;
+    kit_text_ack(b, &r->acks);
+    kit_text_push(b, &r->push);
+    kit_text_kv(b, &r->kv);
+    kit_text_timers(b, &r->timers);
+    kit_text_pop(b, &r->next);
+}
+
 static void kit_text_result(struct kit *k, const struct engine_result *r)
 {
     struct buf *b = &k->text;
     buf_printf(b, "%u:", r->kind);
     if (r->kind == COMMAND_PUSH) {
-        for (uint32_t i = 0; i < r->push.count; i++) {
-            char id[UUID_TEXT];
-            uuid_text(r->push.items[i].id, id);
-            buf_printf(b, " %u@%lu %.36s", r->push.items[i].status, r->push.items[i].offset, id);
-        }
+        kit_text_push(b, &r->push);
     } else if (r->kind == COMMAND_POP) {
-        for (uint32_t i = 0; i < r->pop.count; i++) {
-            const struct claim *c = &r->pop.claims[i];
-            buf_printf(b, " [p%u a%u %lu..%lu n%u", c->partition, c->attempt, c->first_offset, c->last_offset,
-                       c->message_count);
-            for (uint32_t j = 0; j < c->piece_count; j++) {
-                buf_printf(b, " %lu+%u/%u@%ld", c->pieces[j].first_offset, c->pieces[j].count, c->pieces[j].item0,
-                           c->pieces[j].created_us);
-            }
-            buf_text(b, "]");
-        }
-        buf_printf(b, " c%d x%d", r->pop.conflates, r->pop.conflation_conflict);
+        kit_text_pop(b, &r->pop);
     } else if (r->kind == COMMAND_ACK) {
-        for (uint32_t i = 0; i < r->ack.count; i++) {
-            buf_printf(b, " %u%d%d", r->ack.items[i].verdict, r->ack.items[i].lease_released, r->ack.items[i].dead_lettered);
-        }
+        kit_text_ack(b, &r->ack);
+    } else if (r->kind == COMMAND_KV) {
+        kit_text_kv(b, &r->kv);
+    } else if (r->kind == COMMAND_TIMERS) {
+        kit_text_timers(b, &r->timers);
+    } else if (r->kind == COMMAND_LOCKS) {
+        kit_text_locks(b, &r->locks);
+    } else if (r->kind == COMMAND_STEP) {
+        kit_text_step(b, &r->step);
     } else if (r->kind == COMMAND_EXTEND) {
         buf_printf(b, " %u %ld", r->extend.renewed, r->extend.expires_wall_us);
     } else if (r->kind == COMMAND_QUEUE_DELETE) {
@@ -194,9 +266,15 @@ static struct arena *kit_sink_arena(void *ctx, uint32_t slot)
 static void kit_sink_result(void *ctx, uint32_t slot, const struct engine_result *r)
 {
     struct kit *k = ctx;
-    (void)slot;
     k->result = *r;
+    if (r->kind == COMMAND_STEP && r->step.refusal != STEP_COMMITTED) k->refused |= UINT64_C(1) << slot;
     kit_text_result(k, r);
+}
+
+static void kit_sink_appended(void *ctx, uint32_t partition)
+{
+    assert_true(partition != 0);
+    ((struct kit *)ctx)->appended++;
 }
 
 static void kit_sink_ready(void *ctx, uint32_t group, uint32_t partition, struct slice name)
@@ -227,6 +305,8 @@ static void kit_entry(struct kit *k, struct slice commands, uint32_t count)
     log->entries[log->count].at = at;
     log->entries[log->count++].len = log->bytes.len - at;
     struct engine_sink sink = {.ctx = k, .arena = kit_sink_arena, .result = kit_sink_result, .ready = kit_sink_ready};
+    sink.appended = kit_sink_appended;
+    k->refused = 0;
     assert_null(engine_apply(k->e, index, at, slice_make(log->bytes.at + at, log->bytes.len - at), &sink));
 }
 

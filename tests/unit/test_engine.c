@@ -358,7 +358,7 @@ static void the_dedup_index_forgets_by_time_not_by_sweep(void **state)
     struct dedup d = {0};
     struct dedup_hit hit;
     struct dedup_key key = dedup_key(1, 1, slice_of("x"));
-    dedup_add(&d, key, 7, 1000, 0);
+    dedup_add(&d, key, 7, 1000, 0, false);
     assert_true(dedup_find(&d, key, 0, 100, INT64_MIN, 1000 + DEDUP_KEEP_MIN_MS, &hit));
     assert_int_equal(hit.offset, 7);
     assert_false(dedup_find(&d, key, 0, 100, INT64_MIN, 1001 + DEDUP_KEEP_MIN_MS, &hit));
@@ -366,7 +366,7 @@ static void the_dedup_index_forgets_by_time_not_by_sweep(void **state)
     dedup_sweep(&d, 2000, 1001 + DEDUP_KEEP_MIN_MS);
     assert_int_equal(d.ids, 0);
     for (uint64_t i = 0; i < 100000; i++) {
-        dedup_add(&d, dedup_key(1, (uint32_t)(i % 7), slice_make(&i, 8)), i, (int64_t)i, (uint8_t)(i % 3));
+        dedup_add(&d, dedup_key(1, (uint32_t)(i % 7), slice_make(&i, 8)), i, (int64_t)i, (uint8_t)(i % 3), false);
     }
     for (uint64_t i = 0; i < 100000; i++) {
         assert_true(dedup_find(&d, dedup_key(1, (uint32_t)(i % 7), slice_make(&i, 8)), 0, UINT64_MAX, INT64_MIN, 0, &hit));
