@@ -200,7 +200,8 @@ struct kv_op {
     uint64_t expect;    /* when KV_EXPECT: the version that must be live; 0 = must not exist */
     int64_t ttl_us;     /* PUT, INCR: lifetime; 0 = for ever */
     struct slice name_space;
-    struct slice key; /* GET_PREFIX: the prefix; GET_MANY: key_count keys, each u16 length and bytes (kv_key_next) */
+    struct slice
+        key; /* GET_PREFIX: the prefix, which may be empty; GET_MANY: key_count keys, each u16 length and bytes (kv_key_next) */
     struct slice
         value; /* PUT: compact JSON; INCR: delta, a JSON number; GET_PREFIX: keys behind this one only (may be empty) */
     struct slice min, max; /* INCR: JSON numbers, when KV_HAS_MIN, KV_HAS_MAX */

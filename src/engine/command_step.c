@@ -100,7 +100,7 @@ static bool kv_op_valid(const struct kv_op *op)
     if (op->kind == KV_GET_MANY) return keys_fit(op);
     if (op->kind == KV_GET_PREFIX && op->limit == 0) return false;
     if (op->kind == KV_CHECK && !(op->flags & KV_EXPECT)) return false;
-    return op->key.len > 0 && op->key.len <= KV_KEY_BYTES_MAX;
+    return (op->key.len > 0 || op->kind == KV_GET_PREFIX) && op->key.len <= KV_KEY_BYTES_MAX;
 }
 
 bool kv_op_next(struct slice *rest, struct kv_op *out)
