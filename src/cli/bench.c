@@ -100,23 +100,23 @@ int bench_run(struct bench *b, struct load *l, bool (*finished)(void *arg), void
     const struct bench_options *o = &b->options;
     if (!load_start(l)) return BENCH_UNREACHABLE;
     bench_sleep(o->warmup_s);
-    struct proc_sample from, to;
-    proc_sample(b->pid, &from);
-    atomic_store(&l->window_from_ns, from.at_ns);
+    proc_sample(b->pid, &b->from);
+    atomic_store(&l->window_from_ns, b->from.at_ns);
     for (;;) {
-        double left = o->duration_s - (double)(load_now_ns() - from.at_ns) / 1e9;
+        double left = o->duration_s - (double)(load_now_ns() - b->from.at_ns) / 1e9;
         if (left <= 0 || atomic_load(&l->stop) || (finished != NULL && finished(arg))) break;
         bench_sleep(left < 0.002 ? left : 0.002);
     }
     atomic_store(&l->window_to_ns, load_now_ns());
-    proc_sample(b->pid, &to);
+    proc_sample(b->pid, &b->to);
+    if (b->settle != NULL) b->settle(l, b->settle_arg);
     load_stop(l);
     if (atomic_load(&l->failed)) {
         fprintf(stderr, "queen bench: the server went away (%llu connections broke)\n", (unsigned long long)l->total.broken);
         return BENCH_UNREACHABLE;
     }
     const struct load_counts *c = &l->total;
-    double seconds = (double)(to.at_ns - from.at_ns) / 1e9;
+    double seconds = (double)(b->to.at_ns - b->from.at_ns) / 1e9;
     report_number(&b->report, "seconds", seconds, 2);
     report_number(&b->report, "messages_per_s", (double)c->messages / seconds, 0);
     report_number(&b->report, "requests_per_s", (double)c->requests / seconds, 0);
@@ -125,7 +125,7 @@ int bench_run(struct bench *b, struct load *l, bool (*finished)(void *arg), void
     report_count(&b->report, "refused", c->refused);
     report_count(&b->report, "answers_checked", c->checked);
     report_latency(&b->report, &c->latency);
-    report_cost(&b->report, &from, &to, c->requests, c->messages);
+    report_cost(&b->report, &b->from, &b->to, c->requests, c->messages);
     if (c->messages == 0) {
         fprintf(stderr,
                 "queen bench: nothing happened in the measured time (too little to do, or a warm-up that took it all)\n");

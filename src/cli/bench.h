@@ -17,6 +17,7 @@ enum {
     BENCH_UNREACHABLE = 5,
 
     BENCH_BATCH_MAX = 10000,
+    BENCH_KV_OPS_MAX = 256, /* of one call */
     BENCH_LANES_MAX = 100000000,
     BENCH_SIZE_MAX = 1048576,
     BENCH_SIZE_MIN = 40,
@@ -32,9 +33,11 @@ struct bench_options {
     const char *group;
     uint32_t conns, consumers, pushers, threads;
     uint32_t lanes, batch, size, partitions;
+    uint32_t keys;
     uint64_t count;
     double duration_s, warmup_s, rate;
-    bool dedup, spread, json, pop, ack;
+    bool dedup, spread, json, pop, ack, next, get;
+    const char *script;
     const char *binary;
     const char *data;
 };
@@ -46,6 +49,10 @@ struct bench {
     char queue[128];
     char run_id[24]; /* 23 characters: the beginning of every transactionId of this run */
     struct report report;
+    struct proc_sample from, to; /* of the measured time */
+    /* Called when the measured time is over, before the load is stopped: lets work under way end. May be NULL. */
+    void (*settle)(struct load *l, void *arg);
+    void *settle_arg;
 };
 
 /* ---- around the load (bench.c) ---- */
@@ -111,6 +118,10 @@ uint32_t ack_request_make(struct buf *out, const struct bench *b, const char *bo
 /* The first string value of a key ("\"key\":\"" without blanks, as the broker writes it); at == NULL: not there. */
 struct slice text_value(const char *at, size_t len, const char *key);
 
+/* The next `key` behind the one at `at`, NULL: none. First where the distance `stride` of the last two (0: unknown) would put
+ * it, as messages of one batch are nearly always equally long, else by search. */
+const char *text_next(const char *at, const char *end, size_t stride, const char *key, size_t key_len);
+
 /* ---- shared push work (bench_push.c) ---- */
 
 struct push_shared {
@@ -159,5 +170,8 @@ int bench_idle(struct bench *b);
 int bench_lanes(struct bench *b);
 int bench_polls(struct bench *b);
 int bench_redis(struct bench *b);
+int bench_step(struct bench *b);
+int bench_kv(struct bench *b);
+int bench_redis_step(struct bench *b);
 
 #endif

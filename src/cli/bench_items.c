@@ -131,9 +131,7 @@ struct slice text_value(const char *at, size_t len, const char *key)
     return quote == NULL ? (struct slice){0} : slice_make(found, (size_t)(quote - found));
 }
 
-/* The next message's id behind `at`: first where the distance of the last two would put it (messages of one batch are
- * nearly always equally long), else by search. */
-static const char *id_next(const char *at, const char *end, size_t stride, const char *key, size_t key_len)
+const char *text_next(const char *at, const char *end, size_t stride, const char *key, size_t key_len)
 {
     if (stride > 0) {
         for (ptrdiff_t shift = -1; shift <= 1; shift++) {
@@ -175,7 +173,7 @@ uint32_t ack_request_make(struct buf *out, const struct bench *b, const char *bo
         buf_slice(out, lease);
         buf_text(out, "\",\"status\":\"completed\"}");
         count++;
-        const char *next = id_next(at, end, last == NULL ? 0 : (size_t)(at - last), key, sizeof key - 1);
+        const char *next = text_next(at, end, last == NULL ? 0 : (size_t)(at - last), key, sizeof key - 1);
         last = at;
         at = next;
     }

@@ -16,9 +16,14 @@ enum workload_bit {
     W_LANES = 32,
     W_POLLS = 64,
     W_REDIS = 128,
-    W_LOAD = W_PUSH | W_POPACK | W_DELIVER | W_JOBS | W_POLLS,
+    W_STEP = 256,
+    W_KV = 512,
+    W_REDIS_STEP = 1024,
+    W_PEER = W_REDIS | W_REDIS_STEP,
+    W_QUEUED = W_PUSH | W_POPACK | W_DELIVER | W_JOBS | W_POLLS | W_STEP,
+    W_LOAD = W_QUEUED | W_KV,
     W_OWN = W_IDLE | W_LANES,
-    W_ALL = 255,
+    W_ALL = 2047,
 };
 
 enum option_id {
@@ -43,6 +48,10 @@ enum option_id {
     O_RATE,
     O_DEDUP,
     O_SPREAD,
+    O_NEXT,
+    O_KEYS,
+    O_GET,
+    O_SCRIPT,
     O_NO_POP,
     O_NO_ACK,
     O_BINARY,
@@ -58,32 +67,40 @@ static const struct bench_option {
 } OPTIONS[] = {
     {"help", O_HELP, NULL, W_ALL, "this text"},
     {"json", O_JSON, NULL, W_ALL, "one JSON line instead of a table"},
-    {"host", O_HOST, "IPV4", W_LOAD | W_REDIS, "the server's address (127.0.0.1)"},
+    {"host", O_HOST, "IPV4", W_LOAD | W_PEER, "the server's address (127.0.0.1)"},
     {"port", O_PORT, "N", W_ALL, "its port (6632; redis 6379; a free one for a broker started here)"},
-    {"pid", O_PID, "N", W_LOAD | W_REDIS, "its process, for CPU and memory (found by the port)"},
+    {"pid", O_PID, "N", W_LOAD | W_PEER, "its process, for CPU and memory (found by the port)"},
     {"binary", O_BINARY, "FILE", W_LOAD | W_OWN, "the broker to start, with --data (this program)"},
     {"data", O_DATA, "DIR", W_LOAD | W_OWN,
      "start a broker of its own on this folder, empty or missing (idle, lanes: required)"},
     {"duration", O_DURATION, "S", W_ALL & ~W_LANES, "measured seconds (10)"},
-    {"warmup", O_WARMUP, "S", W_LOAD | W_REDIS, "seconds before (1; polls 5)"},
-    {"threads", O_THREADS, "N", W_LOAD | W_LANES | W_REDIS, "load threads (1)"},
-    {"conns", O_CONNS, "N", W_LOAD | W_LANES | W_REDIS,
+    {"warmup", O_WARMUP, "S", W_LOAD | W_PEER, "seconds before (1; polls 5)"},
+    {"threads", O_THREADS, "N", W_LOAD | W_LANES | W_PEER, "load threads (1)"},
+    {"conns", O_CONNS, "N", W_LOAD | W_LANES | W_PEER,
      "connections, one request at a time on each (64; lanes 32; polls 20000)"},
-    {"consumers", O_CONSUMERS, "N", W_DELIVER, "connections that wait in a long poll (32)"},
-    {"pushers", O_PUSHERS, "N", W_POPACK, "push on N connections meanwhile instead of filling first (0)"},
-    {"lanes", O_LANES, "N", (W_LOAD & ~W_POLLS) | W_LANES | W_REDIS, "partitions, or streams (200; lanes 1000000)"},
-    {"batch", O_BATCH, "N", W_PUSH | W_POPACK | W_LANES | W_REDIS, "messages in a request (1; popack 100; lanes 1000)"},
-    {"size", O_SIZE, "BYTES", W_LOAD | W_LANES | W_REDIS, "of one payload (256)"},
-    {"rate", O_RATE, "N", W_PUSH | W_DELIVER | W_JOBS | W_POPACK | W_REDIS,
-     "messages a second to offer; 0 = as fast as answers come (0; deliver 1000; jobs 500)"},
-    {"dedup", O_DEDUP, "on|off", W_LOAD | W_REDIS | W_LANES, "the queue's dedup window, 3600 s or 0 (on)"},
+    {"workers", O_CONNS, "N", W_STEP | W_REDIS_STEP, "the same: connections that step"},
+    {"consumers", O_CONSUMERS, "N", W_DELIVER | W_STEP, "connections that wait in a long poll; step: with --rate (32)"},
+    {"pushers", O_PUSHERS, "N", W_POPACK | W_STEP,
+     "push on N connections meanwhile instead of filling first (0); step: with --rate (16)"},
+    {"lanes", O_LANES, "N", (W_QUEUED & ~W_POLLS) | W_LANES | W_PEER, "partitions, or streams (200; lanes 1000000)"},
+    {"batch", O_BATCH, "N", W_PUSH | W_POPACK | W_LANES | W_PEER | W_STEP | W_KV,
+     "messages in a request, ops in a call (1; popack 100; lanes 1000; step 10)"},
+    {"size", O_SIZE, "BYTES", W_LOAD | W_LANES | W_PEER, "of one payload (256); kv: of one value (64)"},
+    {"rate", O_RATE, "N", W_PUSH | W_DELIVER | W_JOBS | W_POPACK | W_REDIS | W_STEP | W_KV,
+     "messages, steps or calls a second to offer; 0 = as fast as answers come (0; deliver 1000; jobs 500)"},
+    {"dedup", O_DEDUP, "on|off", W_QUEUED | W_REDIS | W_LANES, "the queue's dedup window, 3600 s or 0 (on)"},
     {"spread", O_SPREAD, NULL, W_PUSH, "every item of a batch into another lane"},
-    {"count", O_COUNT, "N", W_POPACK, "messages to fill in first (2000000)"},
+    {"count", O_COUNT, "N", W_POPACK | W_STEP | W_REDIS_STEP,
+     "messages to fill in first (2000000; step: enough for 30,000 steps a second, more where more are expected)"},
+    {"next", O_NEXT, NULL, W_STEP, "the transaction takes the next batch: one call a step"},
+    {"keys", O_KEYS, "N", W_STEP | W_KV | W_REDIS_STEP, "different KV keys (20000)"},
+    {"get", O_GET, NULL, W_KV, "read instead of write; all keys are written first"},
+    {"script", O_SCRIPT, "FILE", W_REDIS_STEP, "the step as a Lua script"},
     {"partitions", O_PARTITIONS, "N", W_POPACK | W_LANES, "lanes that one pop may claim (1; lanes 64)"},
     {"no-pop", O_NO_POP, NULL, W_LANES, "do not pop: lanes without a group's cursor"},
     {"no-ack", O_NO_ACK, NULL, W_LANES, "pop but leave the leases"},
-    {"queue", O_QUEUE, "NAME", W_LOAD | W_LANES, "use and keep this queue (a new one, deleted afterwards)"},
-    {"group", O_GROUP, "NAME", W_POPACK | W_DELIVER | W_JOBS | W_LANES | W_POLLS, "consumer group (bench)"},
+    {"queue", O_QUEUE, "NAME", W_QUEUED | W_LANES, "use and keep this queue (a new one, deleted afterwards)"},
+    {"group", O_GROUP, "NAME", W_POPACK | W_DELIVER | W_JOBS | W_LANES | W_POLLS | W_STEP, "consumer group (bench)"},
 };
 
 enum { OPTION_COUNT = sizeof OPTIONS / sizeof OPTIONS[0] };
@@ -101,7 +118,10 @@ static const struct workload {
     {"polls", W_POLLS, bench_polls, "many parked long polls: memory and CPU at rest, then wake them all"},
     {"idle", W_IDLE, bench_idle, "start a broker on an empty folder: time to ready, memory and CPU at rest"},
     {"lanes", W_LANES, bench_lanes, "start a broker, one message into each of many lanes, kill it, start it again"},
+    {"step", W_STEP, bench_step, "pop a batch, then one transaction: acks, outputs, one KV put, one once marker"},
+    {"kv", W_KV, bench_kv, "KV puts or gets, alone or several a call"},
     {"redis", W_REDIS, bench_redis, "the same pushes to Redis streams, for comparison"},
+    {"redis-step", W_REDIS_STEP, bench_redis_step, "the same step as one Lua script in Redis, for comparison"},
 };
 
 enum { WORKLOAD_COUNT = sizeof WORKLOADS / sizeof WORKLOADS[0] };
@@ -138,12 +158,15 @@ static void defaults_set(struct bench_options *o, enum workload_bit w)
         .consumers = 32,
         .threads = 1,
         .lanes = w == W_LANES ? 1000000 : 200,
-        .batch = w == W_POPACK  ? 100
-                 : w == W_LANES ? 1000
-                                : 1,
-        .size = 256,
+        .pushers = w == W_STEP ? 16 : 0,
+        .batch = w == W_POPACK                 ? 100
+                 : w == W_LANES                ? 1000
+                 : w & (W_STEP | W_REDIS_STEP) ? 10
+                                               : 1,
+        .size = w == W_KV ? 64 : 256,
+        .keys = 20000,
         .partitions = w == W_LANES ? 64 : 1,
-        .count = 2000000,
+        .count = w == W_POPACK ? 2000000 : 0,
         .duration_s = 10,
         .warmup_s = w == W_POLLS ? 5 : 1,
         .rate = w == W_DELIVER ? 1000
@@ -221,6 +244,9 @@ static bool numbers_set(struct bench_options *o, const struct bench_option *opt,
     case O_SIZE:
         place = &o->size, most = BENCH_SIZE_MAX, least = BENCH_SIZE_MIN;
         break;
+    case O_KEYS:
+        place = &o->keys, most = BENCH_LANES_MAX - 1;
+        break;
     case O_PARTITIONS:
         place = &o->partitions, most = 64;
         break;
@@ -242,6 +268,15 @@ static bool option_set(struct bench_options *o, const struct bench_option *opt, 
         return true;
     case O_SPREAD:
         o->spread = true;
+        return true;
+    case O_NEXT:
+        o->next = true;
+        return true;
+    case O_GET:
+        o->get = true;
+        return true;
+    case O_SCRIPT:
+        o->script = text;
         return true;
     case O_NO_POP:
         o->pop = false;
@@ -288,6 +323,17 @@ static bool option_set(struct bench_options *o, const struct bench_option *opt, 
     }
 }
 
+/* The entry of an option; of two with one id the one that the workload takes. */
+static const struct bench_option *option_find(int id, unsigned workload)
+{
+    const struct bench_option *found = NULL;
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        const struct bench_option *opt = &OPTIONS[i];
+        if ((int)opt->id == id && (found == NULL || (opt->workloads & workload))) found = opt;
+    }
+    return found;
+}
+
 /* Returns -1 to go on, else the exit code. */
 static int options_read(struct bench_options *o, const struct workload *w, int argc, char **argv)
 {
@@ -303,8 +349,7 @@ static int options_read(struct bench_options *o, const struct workload *w, int a
             return BENCH_OK;
         }
         if (id == '?') return BENCH_USAGE;
-        const struct bench_option *opt = OPTIONS;
-        while ((int)opt->id != id) opt++;
+        const struct bench_option *opt = option_find(id, w->bit);
         if (!(opt->workloads & (unsigned)w->bit)) {
             fprintf(stderr, "queen bench %s does not take --%s; see `queen bench %s --help`\n", w->name, opt->name, w->name);
             return BENCH_USAGE;
@@ -319,7 +364,15 @@ static int options_read(struct bench_options *o, const struct workload *w, int a
         fprintf(stderr, "queen bench %s starts a broker of its own: say where with --data DIR\n", w->name);
         return BENCH_USAGE;
     }
-    if (o->port == 0) o->port = o->data != NULL ? proc_port_free() : w->bit == W_REDIS ? 6379 : 6632;
+    if (w->bit == W_REDIS_STEP && o->script == NULL) {
+        fprintf(stderr, "queen bench redis-step: which script? --script FILE\n");
+        return BENCH_USAGE;
+    }
+    if (o->batch > BENCH_KV_OPS_MAX && w->bit == W_KV) {
+        fprintf(stderr, "queen bench kv: --batch takes at most %d ops a call\n", BENCH_KV_OPS_MAX);
+        return BENCH_USAGE;
+    }
+    if (o->port == 0) o->port = o->data != NULL ? proc_port_free() : w->bit & W_PEER ? 6379 : 6632;
     return -1;
 }
 
@@ -328,12 +381,17 @@ static void heading_add(struct bench *b, const struct workload *w)
     const struct bench_options *o = &b->options;
     struct report *r = &b->report;
     report_text(r, "bench", w->name);
-    if (w->bit & (W_LOAD | W_LANES | W_REDIS)) {
+    if (w->bit & (W_LOAD | W_LANES | W_PEER)) {
         report_count(r, "conns", o->conns);
-        report_count(r, "lanes", o->lanes);
+        if (w->bit == W_KV) {
+            report_text(r, "op", o->get ? "get" : "put");
+            report_count(r, "keys", o->keys);
+        } else {
+            report_count(r, "lanes", o->lanes);
+        }
         report_count(r, "batch", o->batch);
         report_count(r, "size", o->size);
-        report_text(r, "dedup", o->dedup ? "on" : "off");
+        if (w->bit != W_KV) report_text(r, "dedup", o->dedup ? "on" : "off");
         report_number(r, "rate", o->rate, 0);
     }
 }

@@ -3,12 +3,10 @@
  *
  * --dedup off: XADD, pipelined. --dedup on: one script a request that sets a key per id (NX, an hour) and adds the entry
  * when the key was new, which is what a user has to write today. The server is started by bench/peers_redis.sh. */
-#include <errno.h>
 #include <stdio.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "cli/bench.h"
+#include "cli/bench_resp.h"
 
 static const char DEDUP_SCRIPT[] = "local stored = 0 "
                                    "for i = 1, #ARGV, 2 do "
@@ -20,7 +18,7 @@ static const char DEDUP_SCRIPT[] = "local stored = 0 "
 
 struct redis_shared {
     struct bench *bench;
-    char script[41]; /* its SHA-1 */
+    char script[RESP_SHA_BYTES];
 };
 
 /* A prepared request; lane and ids are patched in place. */
@@ -32,25 +30,6 @@ struct redis_conn {
     uint32_t counter;
     uint32_t answers;
 };
-
-static void argument_put(struct buf *b, const char *at, size_t len)
-{
-    buf_printf(b, "$%zu\r\n", len);
-    buf_put(b, at, len);
-    buf_text(b, "\r\n");
-}
-
-static void text_put(struct buf *b, const char *text)
-{
-    argument_put(b, text, strlen(text));
-}
-
-/* Puts an argument and returns where its bytes begin. */
-static size_t place_put(struct buf *b, const char *text)
-{
-    text_put(b, text);
-    return b->len - 2 - strlen(text);
-}
 
 static void redis_open(struct load_conn *c)
 {
@@ -65,28 +44,28 @@ static void redis_open(struct load_conn *c)
     size_t first_end = 0;
     if (o->dedup) {
         buf_printf(&r->text, "*%u\r\n", 4 + 2 * o->batch);
-        text_put(&r->text, "EVALSHA");
-        text_put(&r->text, s->script);
-        text_put(&r->text, "1");
-        r->lane_at = place_put(&r->text, "lane-00000000");
+        resp_text(&r->text, "EVALSHA");
+        resp_text(&r->text, s->script);
+        resp_text(&r->text, "1");
+        r->lane_at = resp_place(&r->text, "lane-00000000");
     }
     for (uint32_t i = 0; i < o->batch; i++) {
         size_t from = r->text.len;
         size_t lane = 0;
         if (!o->dedup) {
             buf_text(&r->text, "*7\r\n");
-            text_put(&r->text, "XADD");
-            lane = place_put(&r->text, "lane-00000000");
-            text_put(&r->text, "*");
-            text_put(&r->text, "id");
+            resp_text(&r->text, "XADD");
+            lane = resp_place(&r->text, "lane-00000000");
+            resp_text(&r->text, "*");
+            resp_text(&r->text, "id");
         }
-        size_t at = place_put(&r->text, id);
-        if (!o->dedup) text_put(&r->text, "data");
+        size_t at = resp_place(&r->text, id);
+        if (!o->dedup) resp_text(&r->text, "data");
         for (uint32_t k = 0; k < o->size; k++) {
             seed = seed * 6364136223846793005u + 1442695040888963407u;
             payload[k] = (char)('!' + (seed >> 33) % 90);
         }
-        argument_put(&r->text, payload, o->size);
+        resp_argument(&r->text, payload, o->size);
         if (i > 0) continue;
         first_end = r->text.len;
         r->id_at = at;
@@ -161,39 +140,12 @@ static const struct load_work redis_work = {
     .close = redis_close,
 };
 
-/* SCRIPT LOAD: its answer is "$40\r\n", then the name of the script. */
-static int script_load(const struct load *l, char sha[41])
-{
-    struct buf ask = {0};
-    char answer[64];
-    buf_text(&ask, "*3\r\n");
-    text_put(&ask, "SCRIPT");
-    text_put(&ask, "LOAD");
-    text_put(&ask, DEDUP_SCRIPT);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool reached = fd >= 0 && connect(fd, (const struct sockaddr *)&l->to, sizeof l->to) == 0 &&
-                   send(fd, ask.at, ask.len, MSG_NOSIGNAL) == (ssize_t)ask.len;
-    bool loaded = reached && recv(fd, answer, 47, MSG_WAITALL) == 47 && memcmp(answer, "$40\r\n", 5) == 0;
-    if (!loaded)
-        fprintf(stderr, "queen bench: Redis on port %u does not take the script: %s\n", ntohs(l->to.sin_port),
-                reached ? "unexpected answer" : strerror(errno));
-    if (fd >= 0) close(fd);
-    buf_free(&ask);
-    if (!loaded) return BENCH_UNREACHABLE;
-    memcpy(sha, answer + 5, 40);
-    sha[40] = 0;
-    return BENCH_OK;
-}
-
 int bench_redis(struct bench *b)
 {
     struct redis_shared shared = {.bench = b};
     struct load l;
     bench_aim(b, &l);
-    if (b->options.dedup) {
-        int rc = script_load(&l, shared.script);
-        if (rc != BENCH_OK) return rc;
-    }
+    if (b->options.dedup && !resp_script_load(&l, slice_of(DEDUP_SCRIPT), shared.script)) return BENCH_UNREACHABLE;
     load_add(&l, &redis_work, &shared, b->options.conns, b->options.rate / b->options.batch);
     return bench_run(b, &l, NULL, NULL);
 }
