@@ -26,7 +26,7 @@ static bool refuse_json(struct body_refusal *why, const struct json *j, const ch
 }
 
 /* JSON has no control characters in strings but as escapes, and strings with escapes do not lie in the text. */
-static bool control_free(const struct json *j, struct slice s)
+bool body_control_free(const struct json *j, struct slice s)
 {
     return (s.at >= j->start && s.at < j->end) || !name_has_control(s);
 }
@@ -37,7 +37,7 @@ bool body_field_read(struct json *j, enum field_kind kind, struct slice *out, bo
     if (json_peek(j) == JSON_NULL) return json_skip(j, NULL);
     if (!json_string(j, out)) return false;
     *given = true;
-    if (kind == FIELD_NAME && !control_free(j, *out)) return json_fail(j, "a control character");
+    if (kind == FIELD_NAME && !body_control_free(j, *out)) return json_fail(j, "a control character");
     return true;
 }
 
@@ -74,7 +74,7 @@ bool body_push_field_read(struct json *j, enum push_field field, struct push_inp
     struct slice text = {0};
     switch (field) {
     case PUSH_QUEUE:
-        return json_string(j, &item->queue) && (control_free(j, item->queue) || json_fail(j, "a control character"));
+        return json_string(j, &item->queue) && (body_control_free(j, item->queue) || json_fail(j, "a control character"));
     case PUSH_PARTITION:
         return body_field_read(j, FIELD_NAME, &item->partition, &given);
     case PUSH_PAYLOAD:

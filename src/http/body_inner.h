@@ -16,6 +16,9 @@ enum field_kind {
 /* A member that must be a string or null. */
 bool body_field_read(struct json *j, enum field_kind kind, struct slice *out, bool *given);
 
+/* Is a string that the reader gave without control characters? */
+bool body_control_free(const struct json *j, struct slice s);
+
 /* Marks field number i as seen; false when it was already. */
 bool body_field_once(struct json *j, uint32_t *seen, unsigned i);
 

@@ -110,7 +110,7 @@ static void request_done(struct call *call)
     r->call_pending = false;
     r->edge->pending_calls--;
     if (r->connection == NULL || r->state == REQUEST_GONE) { /* nobody is there to be answered */
-        if (call->kind == CALL_POP && call->pieces != NULL) broker_pieces_release(r->http->broker, call);
+        if (call->pieces != NULL) broker_pieces_release(r->http->broker, call);
         if (r->connection == NULL) request_give_back(r);
         return;
     }
@@ -339,7 +339,7 @@ static void request_park(struct request *r)
     r->state = REQUEST_PARKED;
     edge_list_move(c, LIST_PARKED);
     counter_add(&c->edge->metrics.parked, 1);
-    if (r->call.kind == CALL_WRITE && !r->call.has_next) return; /* nobody's leaving undoes a write */
+    if (!r->call.has_next && r->call.kind == CALL_WRITE) return; /* nobody's leaving undoes a write */
     c->watch = (struct loop_fd){.fd = c->fd, .ready = watch_ready};
     c->watched = loop_fd_add(c->edge->loop, &c->watch, EPOLLRDHUP);
 }

@@ -228,6 +228,36 @@ void render_push_line(struct buf *out, const struct push_line *line)
     out->len += (size_t)(p - begin);
 }
 
+void render_step_push(struct buf *out, const struct push_line *line)
+{
+    size_t transaction_max = line->has_transaction ? line->transaction.len * 6 : UUID_TEXT;
+    char *begin = buf_reserve(out, 256 + transaction_max + line->queue.len), *p = begin;
+    char id[UUID_TEXT];
+    uuid_text(line->outcome->id, id);
+    p = PUT(p, "{\"index\":");
+    p = decimal_put(p, line->index);
+    p = PUT(p, ",\"type\":\"push\",\"success\":true,\"transactionId\":\"");
+    p = line->has_transaction ? text_put(p, line->transaction) : slice_put(p, slice_make(id, UUID_TEXT));
+    p = PUT(p, "\",\"messageId\":\"");
+    p = slice_put(p, slice_make(id, UUID_TEXT));
+    p = PUT(p, "\",\"queueName\":");
+    p = slice_put(p, line->queue);
+    if (line->outcome->status == PUSH_DUPLICATE) p = PUT(p, ",\"duplicate\":true");
+    *p++ = '}';
+    out->len += (size_t)(p - begin);
+}
+
+void render_step_ack(struct buf *out, uint32_t index, struct slice transaction, bool dead_letter)
+{
+    char *begin = buf_reserve(out, 128 + transaction.len * 6), *p = begin;
+    p = PUT(p, "{\"index\":");
+    p = decimal_put(p, index);
+    p = PUT(p, ",\"type\":\"ack\",\"success\":true,\"transactionId\":\"");
+    p = text_put(p, transaction);
+    p = dead_letter ? PUT(p, "\",\"error\":null,\"dlq\":true}") : PUT(p, "\",\"error\":null,\"dlq\":false}");
+    out->len += (size_t)(p - begin);
+}
+
 /* ---- pop ---------------------------------------------------------------------------------------------------------- */
 
 struct uuid render_message_id(const struct push_item *item, uint32_t tag, uint64_t offset, int64_t created_us)

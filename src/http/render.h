@@ -44,4 +44,8 @@ struct push_line {
 };
 void render_push_line(struct buf *out, const struct push_line *line);
 
+/* Elements of a transaction's results: a push (`duplicate`: it repeats an earlier item of the transaction), and an ack. */
+void render_step_push(struct buf *out, const struct push_line *line);
+void render_step_ack(struct buf *out, uint32_t index, struct slice transaction, bool dead_letter);
+
 #endif

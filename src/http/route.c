@@ -14,6 +14,7 @@ const struct route route_table[] = {
     {ROUTE_ACK, "ack", "POST", "/api/v1/ack", false, false, route_ack},
     {ROUTE_ACK_BATCH, "ack_batch", "POST", "/api/v1/ack/batch", false, false, route_ack},
     {ROUTE_EXTEND, "lease_extend", "POST", "/api/v1/lease/:/extend", false, false, route_extend},
+    {ROUTE_TRANSACTION, "transaction", "POST", "/api/v1/transaction", false, false, route_transaction},
     {ROUTE_KV, "kv", "POST", "/api/v1/kv", false, false, route_kv},
     {ROUTE_KV_GET, "kv_get", "GET", "/api/v1/kv/:/*", true, false, route_kv_get},
     {ROUTE_KV_PUT, "kv_put", "PUT", "/api/v1/kv/:/*", false, false, route_kv_put},

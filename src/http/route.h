@@ -15,6 +15,7 @@ enum route_id {
     ROUTE_ACK,
     ROUTE_ACK_BATCH,
     ROUTE_EXTEND,
+    ROUTE_TRANSACTION,
     ROUTE_KV,
     ROUTE_KV_GET,
     ROUTE_KV_PUT,
@@ -76,6 +77,7 @@ void route_pop_partition(struct request *r);
 void route_pop_discovery(struct request *r);
 void route_ack(struct request *r);
 void route_extend(struct request *r);
+void route_transaction(struct request *r);
 void route_kv(struct request *r);
 void route_kv_get(struct request *r);
 void route_kv_put(struct request *r);
