@@ -5,72 +5,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 
-#include "broker/broker_internal.h"
-
-static int rig_setup(void **state)
-{
-    struct rig *r = malloc(sizeof *r);
-    must(r != NULL);
-    rig_start(r);
-    *state = r;
-    return 0;
-}
-
-static int rig_teardown(void **state)
-{
-    rig_end(*state);
-    free(*state);
-    return 0;
-}
-
-static uint64_t commands(struct rig *r)
-{
-    return rig_numbers(r).metrics.commands_total;
-}
-
-static uint64_t entries(struct rig *r)
-{
-    return rig_numbers(r).metrics.entries_total;
-}
-
-static uint64_t parked(struct rig *r)
-{
-    return rig_numbers(r).metrics.parked;
-}
-
-/* A long poll of a group the queue knows, so that nothing but a lane is missing. */
-static struct shot *poll_start(struct rig *r, struct pop_wish wish)
-{
-    uint64_t before = parked(r);
-    if (wish.wait_ms == 0) wish.wait_ms = 20000;
-    struct shot *s = pop_start(r, wish);
-    for (int i = 0; i < 1000 && parked(r) == before; i++) rig_pass(r, 1);
-    assert_int_equal(parked(r), before + 1);
-    assert_false(s->done);
-    return s;
-}
-
-static void expect_payload(struct shot *s, const char *payload)
-{
-    assert_int_equal(shot_wait(s), CALL_OK);
-    assert_int_equal(s->call.result.pop.messages, 1);
-    assert_payload(s, 0, payload);
-}
-
-static void expect_empty(struct shot *s)
-{
-    assert_int_equal(shot_wait(s), CALL_EMPTY);
-    assert_int_equal(s->call.result.kind, COMMAND_POP);
-    shot_free(s);
-}
-
-static void cancel(struct shot *s)
-{
-    broker_cancel(s->rig->broker, &s->call);
-    assert_int_equal(shot_wait(s), CALL_CANCELLED);
-    shot_free(s);
-}
-
 /* ---- the simple way ----------------------------------------------------------------------------------------------- */
 
 static void test_push_pop_ack(void **state)
@@ -483,12 +417,6 @@ static void test_cancel_while_parked_or_queued(void **state)
     shot_free(w);
 }
 
-/* Stops in the turn in which the pop went into the log. */
-static bool is_proposed(void *arg)
-{
-    return ((struct shot *)arg)->call.flight != NULL;
-}
-
 static void test_claims_of_a_caller_who_left_go_back(void **state)
 {
     struct rig *r = *state;
@@ -505,16 +433,6 @@ static void test_claims_of_a_caller_who_left_go_back(void **state)
     expect_payload(p, "1");
     assert_int_equal(p->call.result.pop.claims[0].attempt, 1);
     shot_free(p);
-}
-
-/* As if the disk had not answered until long after the deadline. */
-static void expire_in_flight(struct shot *s)
-{
-    struct broker *b = s->rig->broker;
-    assert_true(rig_run(s->rig, is_proposed, s, 1000));
-    s->call.late = true;
-    heap_put(&b->deadlines, &s->call.due, 0, s->call.arrival);
-    inbox_deadline_fire(&b->deadline_timer);
 }
 
 static void test_a_call_whose_entry_takes_too_long_is_answered(void **state)
@@ -920,8 +838,6 @@ static void test_a_full_disk_refuses_pushes_only(void **state)
     shot_free(p);
     logger_init(LOGGER_ERROR, false);
 }
-
-#define with_rig(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
 
 int main(void)
 {

@@ -17,7 +17,7 @@
 #include "base/limits.h"
 #include "base/logger.h"
 #include "base/must.h"
-#include "broker/broker.h"
+#include "broker/broker_internal.h"
 
 struct rig {
     struct loop *loop;
@@ -261,11 +261,10 @@ static inline void shot_write(struct shot *s, bool grows)
 }
 
 /* One message in each of the comma-separated lanes. */
-static inline struct shot *push_start(struct rig *r, const char *queue, const char *lanes, const char *payload)
+static inline void push_encode(struct buf *out, const char *queue, const char *lanes, const char *payload)
 {
-    struct shot *s = shot_new(r, CALL_WRITE);
     struct push_writer w;
-    push_begin(&w, &s->command, rig_tenant);
+    push_begin(&w, out, rig_tenant);
     for (const char *at = lanes; at != NULL && *at != '\0';) {
         const char *comma = strchr(at, ',');
         size_t len = comma == NULL ? strlen(at) : (size_t)(comma - at);
@@ -276,6 +275,12 @@ static inline struct shot *push_start(struct rig *r, const char *queue, const ch
         at = comma == NULL ? NULL : comma + 1;
     }
     push_end(&w);
+}
+
+static inline struct shot *push_start(struct rig *r, const char *queue, const char *lanes, const char *payload)
+{
+    struct shot *s = shot_new(r, CALL_WRITE);
+    push_encode(&s->command, queue, lanes, payload);
     shot_write(s, true);
     return s;
 }
@@ -296,10 +301,9 @@ struct pop_wish {
     enum conflation_wish conflation;
 };
 
-static inline struct shot *pop_start(struct rig *r, struct pop_wish wish)
+static inline struct pop_command pop_of(struct pop_wish wish)
 {
-    struct shot *s = shot_new(r, CALL_POP);
-    s->call.pop = (struct pop_command){
+    return (struct pop_command){
         .tenant = rig_tenant,
         .lease_id = uuid_mint(clock_wall_us()),
         .scope = wish.queue == NULL  ? POP_DISCOVERY
@@ -317,6 +321,12 @@ static inline struct shot *pop_start(struct rig *r, struct pop_wish wish)
         .name_space = slice_of(""),
         .task = slice_of(""),
     };
+}
+
+static inline struct shot *pop_start(struct rig *r, struct pop_wish wish)
+{
+    struct shot *s = shot_new(r, CALL_POP);
+    s->call.pop = pop_of(wish);
     s->call.wait = wish.wait_ms > 0;
     if (wish.wait_ms > 0) s->call.deadline_us = clock_mono_us() + (int64_t)wish.wait_ms * 1000;
     broker_submit(r->broker, &s->call);
@@ -349,12 +359,11 @@ static inline void assert_payload(const struct shot *s, uint32_t n, const char *
 }
 
 /* Acks every message of an answered pop with one status. Transaction ids are the message ids, as none were pushed. */
-static inline struct shot *ack_start(struct rig *r, const struct shot *pop, enum ack_status status)
+static inline void ack_encode(struct rig *r, struct buf *out, const struct shot *pop, enum ack_status status)
 {
     uint64_t seed = rig_numbers(r).seed;
-    struct shot *s = shot_new(r, CALL_WRITE);
-    uint32_t n = pop->call.result.pop.messages;
-    ack_begin(&s->command, rig_tenant, pop->call.pop.group, n);
+    size_t at = out->len;
+    ack_begin(out, rig_tenant, pop->call.pop.group, pop->call.result.pop.messages);
     for (uint32_t i = 0; i < pop->call.result.pop.count; i++) {
         const struct claim *c = &pop->call.result.pop.claims[i];
         for (uint32_t k = 0; k < c->piece_count; k++) {
@@ -367,11 +376,17 @@ static inline struct shot *ack_start(struct rig *r, const struct shot *pop, enum
                                         .fenced = 1,
                                         .lease = pop->call.pop.lease_id,
                                         .transaction = slice_make(text, UUID_TEXT)};
-                ack_item_add(&s->command, &item);
+                ack_item_add(out, &item);
             }
         }
     }
-    ack_end(&s->command, 0);
+    ack_end(out, at);
+}
+
+static inline struct shot *ack_start(struct rig *r, const struct shot *pop, enum ack_status status)
+{
+    struct shot *s = shot_new(r, CALL_WRITE);
+    ack_encode(r, &s->command, pop, status);
     shot_write(s, false);
     return s;
 }
@@ -383,5 +398,153 @@ static inline void ack(struct rig *r, const struct shot *pop)
     for (uint32_t i = 0; i < s->call.result.ack.count; i++) assert_int_equal(s->call.result.ack.items[i].verdict, ACK_OK);
     shot_free(s);
 }
+
+/* ---- steps -------------------------------------------------------------------------------------------------------- */
+
+/* What is not given is not in the step. */
+struct step_wish {
+    const struct shot *acks;             /* all messages of this pop */
+    const char *lanes, *queue, *payload; /* pushed */
+    bool refused;                        /* an ack under a lease that nobody has: nothing happens */
+    struct pop_wish next;                /* with a queue */
+    bool timer;                          /* of queue "timers", lane "t", in delay_ms */
+    int64_t delay_ms;
+};
+
+static inline void timer_encode(struct buf *out, const char *key, const char *lane, int64_t delay_ms)
+{
+    struct push_item item = {.flags = ITEM_TRANSACTION | ITEM_ID,
+                             .transaction = slice_of(key),
+                             .id = uuid_mint(clock_wall_us()),
+                             .payload = slice_of("\"tick\"")};
+    struct timer_op op = {.kind = TIMER_SCHEDULE,
+                          .delay_us = delay_ms * 1000,
+                          .queue = slice_of("timers"),
+                          .key = slice_of(key),
+                          .partition = slice_of(lane),
+                          .item = item};
+    size_t at = timers_begin(out, rig_tenant, 1);
+    timer_op_add(out, &op);
+    timers_end(out, at);
+}
+
+static inline void stray_ack_encode(struct buf *out)
+{
+    struct ack_item item = {.partition = 1, .fenced = 1, .lease = uuid_mint(clock_wall_us()), .transaction = slice_of("none")};
+    size_t at = out->len;
+    ack_begin(out, rig_tenant, slice_of(QUEUE_MODE_GROUP), 1);
+    ack_item_add(out, &item);
+    ack_end(out, at);
+}
+
+static inline struct shot *step_start(struct rig *r, struct step_wish wish)
+{
+    struct shot *s = shot_new(r, CALL_WRITE);
+    size_t at = step_begin(&s->command);
+    if (wish.acks != NULL) ack_encode(r, &s->command, wish.acks, ACK_COMPLETED);
+    if (wish.refused) stray_ack_encode(&s->command);
+    if (wish.lanes != NULL) push_encode(&s->command, wish.queue, wish.lanes, wish.payload);
+    if (wish.timer) timer_encode(&s->command, "step", "t", wish.delay_ms);
+    if (wish.next.queue != NULL) {
+        s->call.has_next = true;
+        s->call.pop = pop_of(wish.next);
+        s->call.wait = wish.next.wait_ms > 0;
+        s->call.next_wait_us = wish.next.wait_ms * 1000;
+        pop_encode(&s->command, &s->call.pop);
+    }
+    step_end(&s->command, at);
+    shot_write(s, wish.lanes != NULL);
+    return s;
+}
+
+/* ---- expectations ------------------------------------------------------------------------------------------------- */
+
+static inline uint64_t commands(struct rig *r)
+{
+    return rig_numbers(r).metrics.commands_total;
+}
+
+static inline uint64_t entries(struct rig *r)
+{
+    return rig_numbers(r).metrics.entries_total;
+}
+
+static inline uint64_t parked(struct rig *r)
+{
+    return rig_numbers(r).metrics.parked;
+}
+
+/* Turns until one more caller is parked than `before`. */
+static inline void wait_parked(struct rig *r, uint64_t before)
+{
+    for (int i = 0; i < 1000 && parked(r) == before; i++) rig_pass(r, 1);
+    assert_int_equal(parked(r), before + 1);
+}
+
+/* A long poll of a group the queue knows, so that nothing but a lane is missing. */
+static inline struct shot *poll_start(struct rig *r, struct pop_wish wish)
+{
+    uint64_t before = parked(r);
+    if (wish.wait_ms == 0) wish.wait_ms = 20000;
+    struct shot *s = pop_start(r, wish);
+    wait_parked(r, before);
+    assert_false(s->done);
+    return s;
+}
+
+static inline void expect_payload(struct shot *s, const char *payload)
+{
+    assert_int_equal(shot_wait(s), CALL_OK);
+    assert_int_equal(s->call.result.pop.messages, 1);
+    assert_payload(s, 0, payload);
+}
+
+static inline void expect_empty(struct shot *s)
+{
+    assert_int_equal(shot_wait(s), CALL_EMPTY);
+    assert_int_equal(s->call.result.kind, COMMAND_POP);
+    shot_free(s);
+}
+
+static inline void cancel(struct shot *s)
+{
+    broker_cancel(s->rig->broker, &s->call);
+    assert_int_equal(shot_wait(s), CALL_CANCELLED);
+    shot_free(s);
+}
+
+/* Stops in the turn in which the call went into the log. */
+static inline bool is_proposed(void *arg)
+{
+    return ((struct shot *)arg)->call.flight != NULL;
+}
+
+/* As if the disk had not answered until long after the deadline. */
+static inline void expire_in_flight(struct shot *s)
+{
+    struct broker *b = s->rig->broker;
+    assert_true(rig_run(s->rig, is_proposed, s, 1000));
+    s->call.late = true;
+    heap_put(&b->deadlines, &s->call.due, 0, s->call.arrival);
+    inbox_deadline_fire(&b->deadline_timer);
+}
+
+static inline int rig_setup(void **state)
+{
+    struct rig *r = malloc(sizeof *r);
+    must(r != NULL);
+    rig_start(r);
+    *state = r;
+    return 0;
+}
+
+static inline int rig_teardown(void **state)
+{
+    rig_end(*state);
+    free(*state);
+    return 0;
+}
+
+#define with_rig(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
 
 #endif

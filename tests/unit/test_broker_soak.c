@@ -3,8 +3,6 @@
  * always on its way to somebody who waits for it. And no lane is ever held twice at once in a group. */
 #include "test_broker_rig.h"
 
-#include "broker/broker_internal.h"
-
 enum { SHOTS = 200, STEPS = 4000, HELD = 64, QUEUES = 3, LANES = 5, GROUPS = 3, REST_MS = 700 };
 
 struct soak {
