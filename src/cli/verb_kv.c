@@ -242,7 +242,7 @@ static bool page_get(struct kv *k, uint64_t rows)
     const char *prefix = value_of(k, O_PREFIX);
     bool whole_space = prefix == NULL || prefix[0] == 0;
     buf_clear(&k->body);
-    buf_text(&k->body, whole_space ? "{\"ns\":" : "[{\"op\":\"getPrefix\",\"ns\":");
+    buf_text(&k->body, whole_space ? "{\"namespace\":" : "[{\"op\":\"getPrefix\",\"ns\":");
     view_quote(&k->body, slice_of(k->words.word[0]));
     if (!whole_space) {
         buf_text(&k->body, ",\"prefix\":");
