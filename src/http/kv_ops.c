@@ -431,7 +431,8 @@ static bool op_judge(struct op_reader *o, enum ops_place place, struct kv_input 
     out->name = name->name;
     out->op.kind = name->kind;
     if (name->kind == KV_GET_PREFIX && place == OPS_TRANSACTION) {
-        return refuse(o->why, bad_request, "operation %u: getPrefix is not possible in a transaction", o->index);
+        return refuse(o->why, "kv_get_prefix_not_allowed_in_transaction",
+                      "operation %u: getPrefix is not possible in a transaction", o->index);
     }
     return name_space_judge(o, &out->op) && kind_judge(o, &out->op, name);
 }
