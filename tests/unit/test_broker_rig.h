@@ -411,7 +411,7 @@ struct step_wish {
     int64_t delay_ms;
 };
 
-static inline void timer_encode(struct buf *out, const char *key, const char *lane, int64_t delay_ms)
+static inline void timer_encode(struct buf *out, const char *queue, const char *key, const char *lane, int64_t delay_ms)
 {
     struct push_item item = {.flags = ITEM_TRANSACTION | ITEM_ID,
                              .transaction = slice_of(key),
@@ -419,7 +419,7 @@ static inline void timer_encode(struct buf *out, const char *key, const char *la
                              .payload = slice_of("\"tick\"")};
     struct timer_op op = {.kind = TIMER_SCHEDULE,
                           .delay_us = delay_ms * 1000,
-                          .queue = slice_of("timers"),
+                          .queue = slice_of(queue),
                           .key = slice_of(key),
                           .partition = slice_of(lane),
                           .item = item};
@@ -444,7 +444,7 @@ static inline struct shot *step_start(struct rig *r, struct step_wish wish)
     if (wish.acks != NULL) ack_encode(r, &s->command, wish.acks, ACK_COMPLETED);
     if (wish.refused) stray_ack_encode(&s->command);
     if (wish.lanes != NULL) push_encode(&s->command, wish.queue, wish.lanes, wish.payload);
-    if (wish.timer) timer_encode(&s->command, "step", "t", wish.delay_ms);
+    if (wish.timer) timer_encode(&s->command, "timers", "step", "t", wish.delay_ms);
     if (wish.next.queue != NULL) {
         s->call.has_next = true;
         s->call.pop = pop_of(wish.next);

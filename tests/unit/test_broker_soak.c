@@ -1,5 +1,5 @@
-/* Random traffic on one broker: pushes, wide and pinned polls of several groups, acks of all kinds, leases that run out, delays,
- * callers who leave, queues deleted. After every few steps nothing may be parked that could be served: a lane that is claimable is
+/* Random traffic on one broker: pushes, wide and pinned polls of several groups, acks of all kinds, steps with and without a next
+ * batch, timers, leases that run out, delays, callers who leave, queues deleted. After every few steps nothing may be parked that could be served: a lane that is claimable is
  * always on its way to somebody who waits for it. And no lane is ever held twice at once in a group. */
 #include "test_broker_rig.h"
 
@@ -10,7 +10,7 @@ struct soak {
     struct shot *polls[SHOTS];
     struct shot *held[HELD];
     struct shot *writes[SHOTS];
-    uint64_t random, delivered, empty, cancelled, acked;
+    uint64_t random, delivered, empty, cancelled, acked, stepped, refused, chained;
 };
 
 static const char *const queue_names[QUEUES] = {"plain", "delayed", "windowed"};
@@ -55,11 +55,9 @@ static void step_push(struct soak *s)
     *at = push_start(&s->rig, queue_names[dice(s, QUEUES)], lanes, "1");
 }
 
-static void step_poll(struct soak *s)
+static struct pop_wish wish_any(struct soak *s)
 {
-    struct shot **at = slot_free(s->polls, SHOTS);
-    if (at == NULL) return;
-    struct pop_wish wish = {
+    return (struct pop_wish){
         .queue = queue_names[dice(s, QUEUES)],
         .lane = dice(s, 3) == 0 ? lane_names[dice(s, LANES)] : NULL,
         .group = group_names[dice(s, GROUPS)],
@@ -70,7 +68,50 @@ static void step_poll(struct soak *s)
         .auto_ack = dice(s, 4) == 0,
         .from_new = dice(s, 2) == 0,
     };
-    *at = pop_start(&s->rig, wish);
+}
+
+static void step_poll(struct soak *s)
+{
+    struct shot **at = slot_free(s->polls, SHOTS);
+    if (at != NULL) *at = pop_start(&s->rig, wish_any(s));
+}
+
+/* Acks what is held, maybe too late, pushes, and takes the next batch. */
+static void step_step(struct soak *s)
+{
+    struct shot **at = slot_free(s->polls, SHOTS), **held = &s->held[dice(s, HELD)];
+    if (at == NULL) return;
+    struct step_wish wish = {.next = wish_any(s), .acks = *held, .refused = dice(s, 8) == 0};
+    if (*held != NULL && dice(s, 2) == 0) { /* the next of the same loop, as a worker does it */
+        wish.next.queue = queue_names[0];
+        for (uint32_t i = 0; i < QUEUES; i++) {
+            if (slice_is((*held)->call.pop.queue, queue_names[i])) wish.next.queue = queue_names[i];
+        }
+        for (uint32_t i = 0; i < GROUPS; i++) {
+            if (slice_is((*held)->call.pop.group, group_names[i])) wish.next.group = group_names[i];
+        }
+    }
+    if (dice(s, 3) > 0) {
+        wish.queue = queue_names[dice(s, QUEUES)];
+        wish.lanes = lane_names[dice(s, LANES)];
+        wish.payload = "1";
+    }
+    wish.next.auto_ack = false;
+    *at = step_start(&s->rig, wish);
+    if (*held == NULL) return;
+    shot_free(*held);
+    *held = NULL;
+}
+
+static void step_timer(struct soak *s)
+{
+    struct shot **at = slot_free(s->writes, SHOTS);
+    if (at == NULL) return;
+    static const char *const keys[] = {"k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7"};
+    *at = shot_new(&s->rig, CALL_WRITE);
+    timer_encode(&(*at)->command, queue_names[dice(s, QUEUES)], keys[dice(s, 8)], lane_names[dice(s, LANES)],
+                 (int64_t)dice(s, 100) - 20);
+    shot_write(*at, true);
 }
 
 static void step_ack(struct soak *s)
@@ -119,11 +160,20 @@ static void collect(struct soak *s)
         if (p == NULL || !p->done) continue;
         s->polls[i] = NULL;
         struct shot **keep = slot_free(s->held, HELD);
-        if (p->call.outcome == CALL_OK) s->delivered++;
+        bool batch = p->call.outcome == CALL_OK && p->call.result.kind == COMMAND_POP;
+        if (p->call.has_next && p->call.step != NULL) {
+            s->stepped++;
+            if (batch) s->chained++;
+        }
+        if (p->call.has_next && p->call.step == NULL && p->call.outcome == CALL_OK) {
+            assert_int_equal(p->call.result.step.refusal, STEP_REJECTED_ACK);
+            s->refused++;
+        }
+        if (batch) s->delivered++;
         if (p->call.outcome == CALL_EMPTY) s->empty++;
         if (p->call.outcome == CALL_CANCELLED) s->cancelled++;
         assert_true(p->call.outcome == CALL_OK || p->call.outcome == CALL_EMPTY || p->call.outcome == CALL_CANCELLED);
-        if (p->call.outcome == CALL_OK && !p->call.pop.auto_ack && keep != NULL) {
+        if (batch && !p->call.pop.auto_ack && keep != NULL) {
             *keep = p;
         } else {
             shot_free(p);
@@ -197,13 +247,17 @@ static void test_nobody_waits_for_what_is_there(void **state)
     configure(s, "windowed", OPTION_WINDOW_BUFFER, 1);
     int64_t worst_us = 0;
     for (uint32_t step = 0; step < STEPS; step++) {
-        uint32_t what = dice(s, 10);
+        uint32_t what = dice(s, 14);
         if (what < 3)
             step_push(s);
         else if (what < 6)
             step_poll(s);
         else if (what < 9)
             step_ack(s);
+        else if (what < 12)
+            step_step(s);
+        else if (what < 13)
+            step_timer(s);
         else
             step_rare(s);
         if (dice(s, 8) > 0) continue;
@@ -219,9 +273,14 @@ static void test_nobody_waits_for_what_is_there(void **state)
     }
     assert_true(rig_run(&s->rig, everything_is_done, s, 10000));
     collect(s);
-    print_message("delivered %llu, empty %llu, cancelled %llu, acked %llu; longest way to rest %lld ms\n",
+    print_message("delivered %llu, empty %llu, cancelled %llu, acked %llu, steps %llu (%llu with a next batch, %llu refused), "
+                  "ticks %llu; longest way to rest %lld ms\n",
                   (unsigned long long)s->delivered, (unsigned long long)s->empty, (unsigned long long)s->cancelled,
-                  (unsigned long long)s->acked, (long long)worst_us / 1000);
+                  (unsigned long long)s->acked, (unsigned long long)s->stepped, (unsigned long long)s->chained,
+                  (unsigned long long)s->refused, (unsigned long long)rig_numbers(&s->rig).metrics.ticks_total,
+                  (long long)worst_us / 1000);
+    assert_true(s->stepped > 100 && s->chained > 30 && s->refused > 10);
+    assert_true(rig_numbers(&s->rig).metrics.ticks_total > 10);
     assert_true(s->delivered > 100 && s->empty > 10 && s->cancelled > 5 && s->acked > 50);
     assert_int_equal(rig_numbers(&s->rig).metrics.parked, 0);
     assert_int_equal(s->rig.broker->parked.queues.count, 0);

@@ -504,7 +504,7 @@ static void test_a_full_disk_refuses_steps_that_grow(void **state)
 static int64_t schedule(struct rig *r, const char *key, const char *lane, int64_t delay_ms)
 {
     struct shot *s = shot_new(r, CALL_WRITE);
-    timer_encode(&s->command, key, lane, delay_ms);
+    timer_encode(&s->command, "timers", key, lane, delay_ms);
     shot_write(s, true);
     assert_int_equal(shot_wait(s), CALL_OK);
     assert_true(s->call.result.timers.items[0].status <= TIMER_RESCHEDULED);
@@ -601,7 +601,7 @@ static void test_many_due_timers_take_as_many_ticks_as_they_need(void **state)
         char key[16];
         snprintf(key, sizeof key, "k%d", i);
         if (i > 0) s = shot_new(r, CALL_WRITE);
-        timer_encode(&s->command, key, "t", (due_us - clock_wall_us()) / 1000);
+        timer_encode(&s->command, "timers", key, "t", (due_us - clock_wall_us()) / 1000);
         shot_write(s, true);
         assert_int_equal(shot_wait(s), CALL_OK);
         shot_free(s);
@@ -770,20 +770,8 @@ static void test_a_read_wakes_by_steps_and_timers(void **state)
     shot_free(step);
     struct look t = {.have = 1, .lanes = {"a"}};
     s = look_start(r, &t, 20000);
-    struct push_item item = {.flags = ITEM_TRANSACTION | ITEM_ID,
-                             .transaction = slice_of("t"),
-                             .id = uuid_mint(clock_wall_us()),
-                             .payload = slice_of("1")};
-    struct timer_op op = {.kind = TIMER_SCHEDULE,
-                          .delay_us = 50000,
-                          .queue = slice_of("q"),
-                          .key = slice_of("k"),
-                          .partition = slice_of("a"),
-                          .item = item};
     struct shot *w = shot_new(r, CALL_WRITE);
-    size_t at = timers_begin(&w->command, rig_tenant, 1);
-    timer_op_add(&w->command, &op);
-    timers_end(&w->command, at);
+    timer_encode(&w->command, "q", "k", "a", 50);
     shot_write(w, true);
     assert_int_equal(shot_wait(w), CALL_OK);
     shot_free(w);

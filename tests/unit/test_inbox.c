@@ -1,4 +1,4 @@
-/* Several edge loops on their own threads against one broker: pushes, long polls and cancels at random. Every call is done exactly
+/* Several edge loops on their own threads against one broker: pushes, long polls, steps, reads that wait and cancels at random. Every call is done exactly
  * once on its own thread, no message is delivered twice, nothing hangs. Meant to be run under the thread sanitizer too. */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -14,6 +14,7 @@ struct job {
     struct edge *edge;
     struct buf command;
     bool open, cancelled;
+    uint32_t runs; /* of a read: the group thread's */
 };
 
 struct edge {
@@ -23,7 +24,7 @@ struct edge {
     struct broker *broker;
     uint32_t number, submitted, done, open;
     uint64_t random;
-    uint32_t ok, empty, cancelled, pushed, delivered;
+    uint32_t ok, empty, cancelled, pushed, delivered, chained, waited;
     struct job jobs[OPEN_CALLS];
 };
 
@@ -68,10 +69,16 @@ static void job_done(struct call *c)
     switch (c->outcome) {
     case CALL_OK:
         e->ok++;
-        if (c->kind == CALL_WRITE) e->pushed++;
-        if (c->kind == CALL_POP) messages_note(j);
+        if (c->kind == CALL_READ) {
+            e->waited += j->runs > 1;
+            break;
+        }
+        if (c->kind == CALL_WRITE && !c->has_next) e->pushed++;
+        if (c->result.kind == COMMAND_POP) messages_note(j);
+        if (c->has_next) e->chained++;
         break;
     case CALL_EMPTY:
+        must(!c->has_next || c->step != NULL);
         e->empty++;
         break;
     case CALL_CANCELLED:
@@ -92,9 +99,19 @@ static void read_nothing(struct call *c, struct engine *e, struct engine_now now
     buf_decimal(&c->answer, engine_applied_index(e));
 }
 
-static void job_push(struct job *j)
+static const char *const lanes[] = {"a", "b", "c", "d"};
+
+static void read_waiting(struct call *c, struct engine *e, struct engine_now now)
 {
-    static const char *const lanes[] = {"a", "b", "c", "d"};
+    struct job *j = outer(c, struct job, call);
+    read_nothing(c, e, now);
+    if (++j->runs > 1 || c->late) return;
+    c->waits = true;
+    for (int i = 0; i < 2; i++) broker_watch(c->broker, c, rig_tenant, slice_of("q"), slice_of(lanes[i]));
+}
+
+static void message_encode(struct job *j)
+{
     char text[16];
     struct push_writer w;
     struct push_item item = {
@@ -104,17 +121,20 @@ static void job_push(struct job *j)
     push_item_add(&w, &item);
     push_group_end(&w);
     push_end(&w);
+}
+
+static void job_push(struct job *j)
+{
+    message_encode(j);
     j->call.kind = CALL_WRITE;
     j->call.command = buf_view(&j->command);
     j->call.grows = true;
 }
 
-static void job_pop(struct job *j)
+static void pop_make(struct job *j)
 {
     bool pinned = dice(j->edge, 4) == 0;
-    j->call.kind = CALL_POP;
     j->call.wait = dice(j->edge, 3) > 0;
-    if (j->call.wait) j->call.deadline_us = clock_mono_us() + 1000 + dice(j->edge, 200000);
     j->call.pop = (struct pop_command){.tenant = rig_tenant,
                                        .lease_id = uuid_mint(clock_wall_us()),
                                        .scope = pinned ? POP_PARTITION : POP_QUEUE,
@@ -128,20 +148,47 @@ static void job_pop(struct job *j)
                                        .task = slice_of("")};
 }
 
+static void job_pop(struct job *j)
+{
+    pop_make(j);
+    j->call.kind = CALL_POP;
+    if (j->call.wait) j->call.deadline_us = clock_mono_us() + 1000 + dice(j->edge, 200000);
+}
+
+static void job_step(struct job *j)
+{
+    size_t at = step_begin(&j->command);
+    message_encode(j);
+    pop_make(j);
+    pop_encode(&j->command, &j->call.pop);
+    step_end(&j->command, at);
+    j->call.kind = CALL_WRITE;
+    j->call.command = buf_view(&j->command);
+    j->call.has_next = j->call.grows = true;
+    j->call.next_wait_us = 1000 + dice(j->edge, 200000);
+}
+
 static void job_start(struct edge *e, struct job *j)
 {
     memset(&j->call, 0, sizeof j->call);
     j->edge = e;
     j->cancelled = false;
+    j->runs = 0;
     j->call.home = e->loop;
     j->call.done = job_done;
     j->call.deadline_us = clock_mono_us() + 30000000;
     arena_init(&j->call.arena);
-    uint32_t what = dice(e, 20);
+    uint32_t what = dice(e, 24);
     if (what < 10) {
         job_push(j);
-    } else if (what < 19) {
+    } else if (what < 18) {
         job_pop(j);
+    } else if (what < 22) {
+        job_step(j);
+    } else if (what < 23) {
+        j->call.kind = CALL_READ;
+        j->call.read = read_waiting;
+        j->call.deadline_us = clock_mono_us() + 1000 + dice(e, 200000);
     } else {
         j->call.kind = CALL_READ;
         j->call.read = read_nothing;
@@ -209,18 +256,21 @@ static void test_edges_on_their_own_threads(void **state)
         assert_int_equal(pthread_create(&e->thread, NULL, edge_main, e), 0);
     }
     assert_true(rig_run(&r, edges_are_done, NULL, 120000));
-    uint32_t pushed = 0, delivered = 0, cancelled = 0;
+    uint32_t pushed = 0, delivered = 0, cancelled = 0, chained = 0, waited = 0;
     for (uint32_t i = 0; i < EDGES; i++) {
         pthread_join(edges[i].thread, NULL);
         assert_int_equal(edges[i].done, CALLS_AN_EDGE);
         pushed += edges[i].pushed;
         delivered += edges[i].delivered;
         cancelled += edges[i].cancelled;
+        chained += edges[i].chained;
+        waited += edges[i].waited;
         loop_free(edges[i].loop);
     }
-    assert_true(pushed > 1000 && delivered > 100 && cancelled > 50);
+    assert_true(pushed > 1000 && delivered > 100 && cancelled > 50 && chained > 50 && waited > 10);
     struct rig_numbers n = rig_numbers(&r);
     assert_int_equal(n.metrics.parked, 0);
+    assert_int_equal(n.metrics.reads_waiting, 0);
     assert_int_equal(n.metrics.in_flight_entries, 0);
     rig_end(&r);
 }
