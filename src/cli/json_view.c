@@ -118,15 +118,10 @@ static size_t escape_put(struct buf *b, const char *at, size_t len)
     }
     must(len >= 5);
     uint32_t c = hex4(at + 1);
-    if (c >= 0xd800 && c < 0xdc00 && len >= 11 && at[5] == '\\' && at[6] == 'u') {
-        uint32_t low = hex4(at + 7);
-        if (low >= 0xdc00 && low < 0xe000) {
-            utf8_put(b, 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00));
-            return 11;
-        }
-    }
-    utf8_put(b, c >= 0xd800 && c < 0xe000 ? 0xfffd : c);
-    return 5;
+    bool pair = c >= 0xd800 && c < 0xe000; /* view_whole refuses half of one */
+    must(!pair || len >= 11);
+    utf8_put(b, pair ? 0x10000 + ((c - 0xd800) << 10) + (hex4(at + 7) - 0xdc00) : c);
+    return pair ? 11 : 5;
 }
 
 void view_text(struct buf *b, struct slice raw)

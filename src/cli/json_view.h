@@ -41,8 +41,7 @@ static inline struct slice view_unquoted(struct slice raw)
 /* Appends text as a JSON string. Bytes that are not valid UTF-8 are the caller's business. */
 void view_quote(struct buf *b, struct slice text);
 
-/* Appends what a raw string (with its quotes, out of a text that has passed view_whole) means: escapes become UTF-8; a lone
- * half of a surrogate pair becomes U+FFFD. */
+/* Appends what a raw string (with its quotes, out of a text that has passed view_whole) means: escapes become UTF-8. */
 void view_text(struct buf *b, struct slice raw);
 
 /* Appends a JSON value on one line: line breaks between its tokens become blanks, everything else stays as it is (a valid

@@ -7,9 +7,10 @@
 #include <cmocka.h>
 #include <stdio.h>
 
-#include "cli/bench.h"
+#include "cli/bench_step.h"
 #include "cli/client.h"
 #include "cli/json_view.h"
+#include "cli/words.h"
 
 /* Reads `text` as if it arrived in pieces of `step` bytes; returns how many bytes were there when it was done, 0 when it
  * never was, -1 when it is refused. */
@@ -228,6 +229,139 @@ static void json_values_keep_their_bytes(void **state)
     assert_false(view_members(slice_of("[1]"), names, values, 3));
 }
 
+static void strings_mean_what_their_escapes_say(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *raw, *text;
+    } cases[] = {
+        {"\"\"", ""},
+        {"\"a\\\"b\\\\\\/\\n\\t\"", "a\"b\\/\n\t"},
+        {"\"\\u0041\\u00e9\\u20ac\"", "A\xc3\xa9\xe2\x82\xac"},
+        {"\"\\ud83d\\ude00\"", "\xf0\x9f\x98\x80"},
+    };
+    struct buf out = {0};
+    struct slice half;
+    assert_false(view_whole(slice_of("\"\\ud83d\\u0041\""), &half));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct slice whole;
+        assert_true(view_whole(slice_of(cases[i].raw), &whole));
+        buf_clear(&out);
+        view_text(&out, whole);
+        assert_true(slice_is(buf_view(&out), cases[i].text));
+    }
+    buf_free(&out);
+}
+
+static const struct words_command COMMANDS[] = {{"get", 1, 1, 3, "KEY..."}, {"set", 2, 2, 2, "KEY VALUE"}};
+static const struct words_option OPTIONS[] = {{"ttl", false, 2}, {"all", true, 3}};
+static const struct words_table TABLE = {"help", COMMANDS, 2, OPTIONS, 2};
+
+static int words_of(struct words *w, struct verb *v, char *line)
+{
+    char *argv[16] = {NULL};
+    int argc = 0;
+    for (char *at = strtok(line, " "); at != NULL; at = strtok(NULL, " ")) argv[argc++] = at;
+    *v = (struct verb){.name = "test"};
+    return words_read(w, v, &TABLE, argc, argv);
+}
+
+static void command_lines_are_read(void **state)
+{
+    (void)state;
+    struct words w;
+    struct verb v;
+    char mixed[] = "test set --all k --ttl=5 -1 --server there --retries 3";
+    assert_int_equal(words_of(&w, &v, mixed), -1);
+    assert_string_equal(w.command->name, "set");
+    assert_int_equal(w.count, 2);
+    assert_string_equal(w.word[0], "k");
+    assert_string_equal(w.word[1], "-1");
+    assert_string_equal(w.value[0], "5");
+    assert_string_equal(w.value[1], "");
+    assert_string_equal(v.server, "there");
+    assert_int_equal(v.retries, 3);
+    char plain[] = "test get -- --ttl -x --";
+    assert_int_equal(words_of(&w, &v, plain), -1);
+    assert_int_equal(w.count, 3);
+    assert_string_equal(w.word[0], "--ttl");
+    assert_string_equal(w.word[2], "--");
+    assert_null(w.value[1]);
+    char wrong[][40] = {
+        "test",
+        "test put k",
+        "test get",
+        "test get a b c d",
+        "test get a --ttl 5",
+        "test set a",
+        "test set a b -c",
+        "test set a b --ttl",
+        "test get a --all=yes",
+        "test get a --nonsense",
+        "test get --al a",
+        "test get a --retries x",
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) assert_int_equal(words_of(&w, &v, wrong[i]), CLI_USAGE);
+}
+
+/* A pop's answer with two messages of lane 7, as the broker writes it. */
+#define POPPED                                                                                                                 \
+    "{\"success\":true,\"queue\":\"q\",\"partition\":\"lane-00000007\",\"partitionId\":\"31\",\"leaseId\":\"LEASE\","          \
+    "\"consumerGroup\":\"g\",\"messages\":[{\"id\":\"x\",\"transactionId\":\"01a9c0de-0000-7abc-8def-000000000001\",\"data\":" \
+    "{"                                                                                                                        \
+    "\"at\":\"0000000000000000011\"}},{\"id\":\"y\",\"transactionId\":\"01a9c0de-0000-7abc-8def-000000000002\",\"data\":{"     \
+    "\"at\":\"0000000000000000022\"}}],\"partitionsClaimed\":1}"
+
+static void step_answers_its_batch(void **state)
+{
+    (void)state;
+    static struct bench b;
+    static struct step_shared s;
+    b.options = (struct bench_options){.host = "127.0.0.1", .port = 1, .group = "g", .size = 100, .batch = 3, .keys = 1};
+    strcpy(b.queue, "q");
+    strcpy(b.run_id, "01a9c0de-0000-7abc-8def");
+    s.bench = &b;
+    s.out = b;
+    strcpy(s.out.queue, "q-out");
+    s.paced = true;
+    struct step_conn *w = step_conn_make(&s, 0);
+    struct slice request;
+    assert_int_equal(step_request_make(w, &s, POPPED, sizeof POPPED - 1, &request), 2);
+    const char *body = memmem(request.at, request.len, "\r\n\r\n", 4);
+    assert_non_null(body);
+    body += 4;
+    struct slice text = slice_make(body, request.len - (size_t)(body - request.at));
+    char length[64];
+    snprintf(length, sizeof length, "Content-Length: %08zu\r\n", text.len);
+    assert_int_equal(text_count(request.at, request.len, length), 1);
+    struct slice whole, m[3];
+    static const char *const names[3] = {"requiredLeases", "operations", "kv"};
+    assert_true(view_whole(text, &whole));
+    assert_true(view_members(whole, names, m, 3));
+    assert_true(slice_is(m[0], "[\"LEASE\"]"));
+    struct seen seen = {0};
+    assert_true(view_elements(m[1], element_see, &seen));
+    assert_int_equal(seen.count, 3);
+    static const char *const ids[2] = {"01a9c0de-0000-7abc-8def-000000000001", "01a9c0de-0000-7abc-8def-000000000002"};
+    for (size_t i = 0; i < 2; i++) {
+        char ack[200];
+        snprintf(ack, sizeof ack, "{\"type\":\"ack\",\"partitionId\":\"31\",\"consumerGroup\":\"g\",\"transactionId\":\"%s\"}",
+                 ids[i]);
+        assert_true(slice_is(seen.elements[i], ack));
+        char output[200];
+        snprintf(output, sizeof output,
+                 "{\"queue\":\"q-out\",\"partition\":\"lane-00000007\",\"transactionId\":\"%s\",\"payload\":{\"at\":\"%019zu\"",
+                 ids[i], (i + 1) * 11);
+        assert_int_equal(text_count(seen.elements[2].at, seen.elements[2].len, output), 1);
+    }
+    assert_int_equal(text_count(seen.elements[2].at, seen.elements[2].len, "\"queue\""), 2);
+    assert_int_equal(text_count(m[2].at, m[2].len, "\"ns\":\"bench-once\",\"key\":\"01a9c0de-0000-7abc-8def-000000000001\""),
+                     1);
+    static const char none[] = "{\"leaseId\":\"\",\"partitionId\":\"\",\"messages\":[]}";
+    assert_int_equal(step_request_make(w, &s, none, sizeof none - 1, &request), 0);
+    step_conn_free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -240,6 +374,9 @@ int main(void)
         cmocka_unit_test(pushes_are_patched_in_place),
         cmocka_unit_test(acks_name_every_message_of_a_pop),
         cmocka_unit_test(json_values_keep_their_bytes),
+        cmocka_unit_test(strings_mean_what_their_escapes_say),
+        cmocka_unit_test(command_lines_are_read),
+        cmocka_unit_test(step_answers_its_batch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
