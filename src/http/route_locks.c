@@ -8,439 +8,58 @@
  * Ops are independent of each other; all of a call are one command, so nothing comes between. Only gets: a read. Holders named to
  * somebody who was refused do not show their tokens.
  * Errors: 400 locks_bad_request with a reason; all else as the KV routes (route_kv.c). */
-#include <stdarg.h>
 #include <stdio.h>
 
-#include "base/limits.h"
 #include "broker/config.h"
 #include "http/answer.h"
 #include "http/kv_answer.h"
-#include "http/name.h"
-#include "http/render.h"
+#include "http/lock_ops.h"
 #include "http/route.h"
 
-enum { NAME_BYTES_MAX = 256, SLOT_ROWS_MAX = 4096, GET_ROWS = 1000 };
-#define TTL_SECONDS_MAX (TIMER_DELAY_US_MAX / 1000000)
-
-struct lock_input {
-    struct lock_op op;
-    struct slice name; /* as a JSON string, without the quotes */
-};
-
 struct locks_plan {
-    struct lock_input *items;
-    uint32_t count;
-    bool writes, grows;
+    struct lock_inputs in;
     struct locks_command command; /* of a read */
     struct locks_result result;   /* of a read */
 };
 
-static const struct lock_name {
-    const char *name;
-    uint8_t kind;
-} lock_names[] = {{"acquire", LOCK_ACQUIRE}, {"renew", LOCK_RENEW}, {"release", LOCK_RELEASE}, {"get", LOCK_GET}};
-
-static const char bad_request[] = "locks_bad_request", bad_body[] = "locks_bad_body";
-
-__attribute__((format(printf, 3, 4))) static bool refuse(struct ops_refusal *why, const char *reason, const char *format, ...)
+static bool refuse_body(struct ops_refusal *why, const char *detail)
 {
-    va_list args;
-    va_start(args, format);
-    int n = vsnprintf(why->detail, sizeof why->detail, format, args);
-    va_end(args);
-    must(n > 0);
-    why->status = 400;
-    why->error = "locks_bad_request";
-    why->reason = reason;
+    *why = (struct ops_refusal){.status = 400, .error = "locks_bad_request", .reason = "locks_bad_body"};
+    snprintf(why->detail, sizeof why->detail, "%s", detail);
     return false;
 }
 
-static bool refuse_json(struct ops_refusal *why, const struct json *j)
-{
-    return refuse(why, bad_body, "%s at byte %zu", j->error == NULL ? "wrong shape" : j->error, (size_t)(j->at - j->start));
-}
-
-/* ---- an op's fields ------------------------------------------------------------------------------------------------ */
-
-enum field { FIELD_OP, FIELD_NAME, FIELD_TTL, FIELD_OWNER, FIELD_LIMIT, FIELD_TOKEN, FIELD_SLOT, FIELD_FOREVER, FIELD_COUNT };
-static const char *const field_names[FIELD_COUNT] = {"op", "name", "ttlSeconds", "owner", "limit", "token", "slot", "forever"};
-
-struct fields {
-    uint32_t seen;
-    bool tenant;
-    struct {
-        struct slice text; /* of a string what it says, else the bytes sent */
-        enum json_type type;
-    } at[FIELD_COUNT]; /* JSON_BAD: absent */
-};
-
-static bool fields_read(struct json *j, uint32_t index, struct fields *f, struct ops_refusal *why)
-{
-    static const char *const tenants[] = {"tenant", "tenantId", "_tenant"};
-    bool first;
-    struct slice key;
-    *f = (struct fields){0};
-    if (json_peek(j) != JSON_OBJECT) {
-        if (!json_skip(j, NULL)) return refuse_json(why, j);
-        return refuse(why, bad_request, "operation %u: not an object", index);
-    }
-    json_object_open(j, &first);
-    while (json_object_next(j, &first, &key)) {
-        unsigned i = 0;
-        while (i < FIELD_COUNT && !slice_is(key, field_names[i])) i++;
-        for (unsigned t = 0; i == FIELD_COUNT && t < 3; t++) f->tenant |= slice_is(key, tenants[t]);
-        if (i == FIELD_COUNT) {
-            if (!json_skip(j, NULL)) break;
-            continue;
-        }
-        if ((f->seen >> i & 1) != 0) return refuse(why, bad_request, "operation %u: %s is given twice", index, field_names[i]);
-        f->seen |= 1u << i;
-        enum json_type type = json_peek(j);
-        if (type == JSON_STRING ? !json_string(j, &f->at[i].text) : !json_skip(j, &f->at[i].text)) break;
-        f->at[i].type = type;
-    }
-    return j->error == NULL || refuse_json(why, j);
-}
-
-static bool given(const struct fields *f, enum field i)
-{
-    return f->at[i].type != JSON_BAD && f->at[i].type != JSON_NULL;
-}
-
-/* ---- judging them -------------------------------------------------------------------------------------------------- */
-
-struct lock_reader {
-    struct ops_refusal *why;
-    struct arena *arena;
-    uint32_t index;
-    struct fields f;
-};
-
-/* 1 to 256 bytes without control characters: ASCII's and Unicode's second set (U+0080..U+009F). */
-static bool word_ok(struct slice s)
-{
-    if (s.len == 0 || s.len > NAME_BYTES_MAX) return false;
-    for (size_t i = 0; i < s.len; i++) {
-        unsigned char c = (unsigned char)s.at[i];
-        if (c < 0x20 || c == 0x7f) return false;
-        if (c == 0xc2 && (unsigned char)s.at[i + 1] < 0xa0) return false; /* UTF-8: a second byte is there */
-    }
-    return true;
-}
-
-static bool integer_judge(const struct fields *f, enum field i, int64_t min, int64_t max, int64_t *out)
-{
-    struct slice raw = f->at[i].text;
-    int64_t value = 0;
-    if (f->at[i].type != JSON_NUMBER || raw.len > 18) return false;
-    for (size_t n = 0; n < raw.len; n++) {
-        if (raw.at[n] < '0' || raw.at[n] > '9') return false;
-        value = value * 10 + (raw.at[n] - '0');
-    }
-    *out = value;
-    return value >= min && value <= max;
-}
-
-/* A JSON string of what was sent, in the arena. */
-static struct slice quoted(struct arena *arena, struct slice text)
-{
-    struct buf out = {0};
-    render_text(&out, text);
-    struct slice copy = arena_copy(arena, buf_view(&out));
-    buf_free(&out);
-    return copy;
-}
-
-static bool ttl_judge(struct lock_reader *o, struct lock_op *op)
-{
-    int64_t seconds;
-    if (given(&o->f, FIELD_FOREVER)) {
-        return refuse(o->why, "locks_ttl_required", "operation %u: a lock is not held for ever: ttlSeconds is required",
-                      o->index);
-    }
-    if (!given(&o->f, FIELD_TTL)) {
-        return refuse(o->why, "locks_ttl_required", "operation %u: ttlSeconds is required", o->index);
-    }
-    if (!integer_judge(&o->f, FIELD_TTL, 1, TTL_SECONDS_MAX, &seconds)) {
-        return refuse(o->why, "locks_bad_ttl", "operation %u: ttlSeconds must be a whole number from 1 to %lld", o->index,
-                      (long long)TTL_SECONDS_MAX);
-    }
-    op->ttl_us = seconds * 1000000;
-    return true;
-}
-
-static bool owner_judge(struct lock_reader *o, struct lock_op *op)
-{
-    if (!given(&o->f, FIELD_OWNER)) return true;
-    if (o->f.at[FIELD_OWNER].type != JSON_STRING || !word_ok(o->f.at[FIELD_OWNER].text)) {
-        return refuse(o->why, "locks_bad_owner",
-                      "operation %u: owner must be a string of 1 to %d bytes without control characters", o->index,
-                      NAME_BYTES_MAX);
-    }
-    op->has_owner = 1;
-    op->owner = quoted(o->arena, o->f.at[FIELD_OWNER].text);
-    return true;
-}
-
-static bool token_judge(struct lock_reader *o, struct lock_op *op)
-{
-    int64_t token;
-    if (!given(&o->f, FIELD_TOKEN)) return refuse(o->why, "locks_token_required", "operation %u: token is required", o->index);
-    if (!integer_judge(&o->f, FIELD_TOKEN, 1, INT64_MAX, &token)) {
-        return refuse(o->why, "locks_bad_token", "operation %u: token must be an integer above 0", o->index);
-    }
-    op->token = (uint64_t)token;
-    return true;
-}
-
-static bool slot_judge(struct lock_reader *o, struct lock_op *op)
-{
-    int64_t slot = 0;
-    if (given(&o->f, FIELD_SLOT) && !integer_judge(&o->f, FIELD_SLOT, 0, LOCK_SLOTS_MAX - 1, &slot)) {
-        return refuse(o->why, "locks_bad_slot", "operation %u: slot must be an integer from 0 to %d", o->index,
-                      LOCK_SLOTS_MAX - 1);
-    }
-    op->slot = (uint32_t)slot;
-    return true;
-}
-
-static bool limit_judge(struct lock_reader *o, struct lock_op *op)
-{
-    int64_t limit = 1;
-    if (given(&o->f, FIELD_LIMIT) && !integer_judge(&o->f, FIELD_LIMIT, 1, LOCK_SLOTS_MAX, &limit)) {
-        return refuse(o->why, "locks_bad_limit", "operation %u: limit must be an integer from 1 to %d", o->index,
-                      LOCK_SLOTS_MAX);
-    }
-    op->limit = (uint32_t)limit;
-    return true;
-}
-
-static bool name_judge(struct lock_reader *o, struct lock_input *in)
-{
-    struct slice name = o->f.at[FIELD_NAME].text;
-    if (o->f.at[FIELD_NAME].type != JSON_STRING || !word_ok(name) || memchr(name.at, '#', name.len) != NULL) {
-        return refuse(o->why, "locks_bad_name",
-                      "operation %u: name must be a string of 1 to %d bytes without control characters and #", o->index,
-                      NAME_BYTES_MAX);
-    }
-    struct slice text = quoted(o->arena, name);
-    in->op.name = name;
-    in->name = slice_make(text.at + 1, text.len - 2);
-    return true;
-}
-
-static bool op_judge(struct lock_reader *o, struct lock_input *in)
-{
-    struct lock_op *op = &in->op;
-    const struct lock_name *name = NULL;
-    *in = (struct lock_input){0};
-    if (o->f.tenant) {
-        return refuse(o->why, "locks_tenant_not_an_input", "operation %u: the tenant comes from the request", o->index);
-    }
-    for (unsigned i = 0; i < 4 && o->f.at[FIELD_OP].type == JSON_STRING && name == NULL; i++) {
-        if (slice_is(o->f.at[FIELD_OP].text, lock_names[i].name)) name = &lock_names[i];
-    }
-    if (name == NULL) return refuse(o->why, "locks_unknown_op", "operation %u: unknown op", o->index);
-    op->kind = name->kind;
-    if (!name_judge(o, in)) return false;
-    switch ((enum lock_op_kind)op->kind) {
-    case LOCK_ACQUIRE:
-        return ttl_judge(o, op) && owner_judge(o, op) && limit_judge(o, op);
-    case LOCK_RENEW:
-        return token_judge(o, op) && ttl_judge(o, op) && slot_judge(o, op) && owner_judge(o, op);
-    case LOCK_RELEASE:
-        return token_judge(o, op) && slot_judge(o, op);
-    case LOCK_GET:
-        return true;
-    }
-    must(false);
-}
-
-/* Each on a different lock, and not too many rows to look at. */
-static bool call_judge(const struct locks_plan *p, struct ops_refusal *why)
-{
-    uint32_t rows = 0;
-    for (uint32_t i = 0; i < p->count; i++) {
-        const struct lock_op *op = &p->items[i].op;
-        for (uint32_t k = 0; k < i; k++) {
-            if (!slice_equal(op->name, p->items[k].op.name)) continue;
-            return refuse(why, "locks_duplicate_in_call", "operations %u and %u name the same lock", k, i);
-        }
-    }
-    for (uint32_t i = 0; i < p->count; i++) {
-        const struct lock_op *op = &p->items[i].op;
-        rows += op->kind == LOCK_ACQUIRE ? op->limit : op->kind == LOCK_GET ? GET_ROWS : 1;
-    }
-    if (rows <= SLOT_ROWS_MAX) return true;
-    return refuse(why, "locks_too_many_keys", "the operations look at more than %d slots (an acquire its limit, a get %d)",
-                  SLOT_ROWS_MAX, GET_ROWS);
-}
-
-static bool ops_read(struct json *j, struct locks_plan *p, struct ops_refusal *why)
-{
-    struct lock_reader o = {.why = why, .arena = j->arena};
-    bool first;
-    if (!json_array_open(j, &first)) return refuse_json(why, j);
-    p->items = arena_get(j->arena, LOCK_OPS_MAX * sizeof *p->items);
-    p->count = 0;
-    p->writes = p->grows = false;
-    for (; json_array_next(j, &first); o.index++) {
-        if (o.index == LOCK_OPS_MAX) return refuse(why, "locks_too_many_ops", "more than %d operations", (int)LOCK_OPS_MAX);
-        struct lock_input *in = &p->items[o.index];
-        if (!fields_read(j, o.index, &o.f, why) || !op_judge(&o, in)) return false;
-        p->count++;
-        p->writes |= in->op.kind != LOCK_GET;
-        p->grows |= in->op.kind == LOCK_ACQUIRE || in->op.kind == LOCK_RENEW;
-    }
-    return j->error == NULL ? call_judge(p, why) : refuse_json(why, j);
-}
-
-static bool body_read(struct request *r, struct locks_plan *p, struct ops_refusal *why)
+static bool body_read(struct request *r, struct lock_inputs *in, struct ops_refusal *why)
 {
     struct json j;
     struct slice key;
     bool first, seen = false;
     json_open(&j, request_body(r), request_arena(r));
     if (json_peek(&j) == JSON_ARRAY) {
-        if (!ops_read(&j, p, why)) return false;
-        return json_end(&j) || refuse_json(why, &j);
+        if (!lock_ops_read(&j, in, why)) return false;
+        return json_end(&j) || refuse_body(why, j.error);
     }
-    if (!json_object_open(&j, &first)) return refuse_json(why, &j);
+    if (!json_object_open(&j, &first)) return refuse_body(why, j.error);
     while (json_object_next(&j, &first, &key)) {
         if (!slice_is(key, "operations")) {
             if (!json_skip(&j, NULL)) break;
             continue;
         }
-        if (seen) return refuse(why, bad_body, "operations is given twice");
+        if (seen) return refuse_body(why, "operations is given twice");
         seen = true;
-        if (!ops_read(&j, p, why)) return false;
+        if (!lock_ops_read(&j, in, why)) return false;
     }
-    if (!json_end(&j)) return refuse_json(why, &j);
-    return seen || refuse(why, bad_body, "operations is required");
-}
-
-/* ---- results ------------------------------------------------------------------------------------------------------- */
-
-/* What a permit's row says: JSON strings with their quotes, or empty when it does not (a row written by hand may hold anything). */
-struct permit {
-    struct slice owner, since;
-};
-
-static struct permit permit_read(struct arena *arena, struct slice value)
-{
-    struct permit p = {.owner = slice_of("null"), .since = {0}};
-    char *text = arena_zero(arena, value.len + JSON_PAD);
-    struct json j;
-    struct slice key, raw;
-    bool first;
-    memcpy(text, value.at, value.len);
-    json_open(&j, slice_make(text, value.len), arena);
-    if (!json_object_open(&j, &first)) return p;
-    while (json_object_next(&j, &first, &key)) {
-        bool text_next = json_peek(&j) == JSON_STRING;
-        if (!json_skip(&j, &raw)) break;
-        if (text_next && slice_is(key, "owner")) p.owner = raw;
-        if (text_next && slice_is(key, "since")) p.since = raw;
-    }
-    return p;
-}
-
-static void holders_render(struct buf *out, struct arena *arena, const struct lock_outcome *o, bool whole)
-{
-    buf_text(out, ",\"holders\":[");
-    for (uint32_t i = 0; i < o->holder_count; i++) {
-        const struct lock_holder *h = &o->holders[i];
-        struct permit p = permit_read(arena, h->row.value);
-        buf_text(out, i > 0 ? ",{\"slot\":" : "{\"slot\":");
-        buf_decimal(out, h->slot);
-        buf_text(out, ",\"owner\":");
-        buf_slice(out, p.owner);
-        if (whole) {
-            buf_text(out, ",\"token\":");
-            buf_decimal(out, h->row.version);
-            buf_text(out, ",\"since\":");
-            if (p.since.len > 0)
-                buf_slice(out, p.since);
-            else
-                render_time_kv(out, h->row.updated_us);
-            buf_text(out, ",\"expiresAt\":");
-            if (h->row.expires_us == 0)
-                buf_text(out, "null");
-            else
-                render_time_kv(out, h->row.expires_us);
-            buf_text(out, ",\"renewedAt\":");
-            render_time_kv(out, h->row.updated_us);
-        }
-        buf_byte(out, '}');
-    }
-    buf_byte(out, ']');
-}
-
-static void slot_render(struct buf *out, uint32_t slot)
-{
-    buf_text(out, ",\"slot\":");
-    buf_decimal(out, slot);
-}
-
-static void token_render(struct buf *out, const struct lock_outcome *o)
-{
-    slot_render(out, o->slot);
-    buf_text(out, ",\"token\":");
-    buf_decimal(out, o->token);
-}
-
-static void guard_render(struct buf *out, const struct lock_input *in, const struct lock_outcome *o)
-{
-    buf_text(out, ",\"guard\":{\"op\":\"check\",\"ns\":\"" LOCK_NAME_SPACE "\",\"key\":\"");
-    buf_slice(out, in->name);
-    buf_byte(out, '#');
-    buf_decimal(out, o->slot);
-    buf_text(out, "\",\"expect\":");
-    buf_decimal(out, o->token);
-    buf_text(out, ",\"required\":true}");
-}
-
-static void result_render(struct buf *out, struct arena *arena, const struct lock_input *in, const struct lock_outcome *o,
-                          uint32_t index)
-{
-    static const char *const verbs[] = {"acquired", "renewed", "released", "held"}; /* by enum lock_op_kind */
-    uint8_t kind = in->op.kind;
-    buf_text(out, "{\"index\":");
-    buf_decimal(out, index);
-    buf_text(out, ",\"op\":\"");
-    buf_text(out, lock_names[kind].name);
-    buf_text(out, "\",\"name\":\"");
-    buf_slice(out, in->name);
-    buf_text(out, "\",\"");
-    buf_text(out, verbs[kind]);
-    buf_text(out, o->done ? "\":true" : "\":false");
-    if (kind == LOCK_GET) {
-        holders_render(out, arena, o, true);
-    } else if (!o->done) {
-        buf_text(out, kind == LOCK_ACQUIRE ? ",\"reason\":\"held\"" : ",\"reason\":\"lost\"");
-        if (kind != LOCK_ACQUIRE) slot_render(out, in->op.slot);
-        holders_render(out, arena, o, false);
-    } else if (kind == LOCK_RELEASE) {
-        slot_render(out, o->slot);
-    } else {
-        if (o->already) buf_text(out, ",\"already\":true");
-        token_render(out, o);
-        if (kind == LOCK_ACQUIRE) {
-            buf_text(out, ",\"owner\":");
-            buf_slice(out, in->op.has_owner ? in->op.owner : slice_of("null"));
-        }
-        guard_render(out, in, o);
-    }
-    buf_byte(out, '}');
+    if (!json_end(&j)) return refuse_body(why, j.error);
+    return seen || refuse_body(why, "operations is required");
 }
 
 static void locks_render(struct request *r, const struct locks_plan *p, const struct locks_result *result)
 {
-    must(result->count == p->count);
+    must(result->count == p->in.count);
     buf_text(&r->out, "{\"results\":[");
-    for (uint32_t i = 0; i < p->count; i++) {
+    for (uint32_t i = 0; i < p->in.count; i++) {
         if (i > 0) buf_byte(&r->out, ',');
-        result_render(&r->out, request_arena(r), &p->items[i], &result->items[i], i);
+        lock_element(&r->out, request_arena(r), &p->in.items[i], &result->items[i], i);
     }
     buf_text(&r->out, "]}");
     answer_json(r, 200);
@@ -467,32 +86,25 @@ static void locks_read(struct call *call, struct engine *e, struct engine_now no
     engine_locks_read(e, &p->command, now, &call->arena, &p->result);
 }
 
-static void locks_encode(struct request *r, const struct locks_plan *p)
-{
-    size_t at = locks_begin(&r->command, r->tenant, p->count);
-    for (uint32_t i = 0; i < p->count; i++) lock_op_add(&r->command, &p->items[i].op);
-    locks_end(&r->command, at);
-}
-
 void route_locks(struct request *r)
 {
     struct locks_plan *p = arena_zero(request_arena(r), sizeof *p);
     struct ops_refusal why;
     uint32_t timeout_ms = r->http->config->statement_timeout_ms;
-    if (!body_read(r, p, &why)) {
+    if (!body_read(r, &p->in, &why)) {
         kv_answer_refusal(r, &why);
         return;
     }
     r->route_data = p;
-    if (p->count == 0) {
+    if (p->in.count == 0) {
         locks_render(r, p, &p->result);
         return;
     }
-    if (!kv_answer_rate(r, p->writes)) return;
-    locks_encode(r, p);
-    if (p->writes) {
+    if (!kv_answer_rate(r, p->in.writes)) return;
+    lock_ops_encode(&p->in, r->tenant, &r->command);
+    if (p->in.writes) {
         r->call.kind = CALL_WRITE;
-        r->call.grows = p->grows;
+        r->call.grows = p->in.grows;
         r->call.command = buf_view(&r->command);
         request_submit(r, timeout_ms, write_after);
         return;

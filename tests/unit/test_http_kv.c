@@ -1,4 +1,4 @@
-/* KV ops: read, refused, encoded, rendered; compact values; rates. */
+/* KV and lock ops: read, refused, encoded, rendered; compact values; rates. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,6 +13,7 @@
 #include "http/data_ops.h"
 #include "http/kv_rates.h"
 #include "http/kv_value.h"
+#include "http/lock_ops.h"
 
 static struct arena arena;
 static struct config config;
@@ -157,7 +158,8 @@ static void test_every_refusal(void **state)
          "kv_duplicate_key_in_call"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) refused(cases[i].text, OPS_ROUTE, cases[i].reason, 400);
-    refused("[{\"op\":\"getPrefix\",\"ns\":\"n\",\"prefix\":\"a\"}]", OPS_TRANSACTION, "kv_bad_request", 400);
+    refused("[{\"op\":\"getPrefix\",\"ns\":\"n\",\"prefix\":\"a\"}]", OPS_TRANSACTION,
+            "kv_get_prefix_not_allowed_in_transaction", 400);
 }
 
 /* `count` times `op`, with the number put where the %u is. */
@@ -498,6 +500,158 @@ static void test_rows(void **state)
              "{\"index\":7,\"op\":\"getPrefix\",\"rows\":[],\"truncated\":false,\"nextAfter\":null}");
 }
 
+/* ---- locks --------------------------------------------------------------------------------------------------------- */
+
+static bool read_locks(const char *text, struct lock_inputs *in, struct ops_refusal *why)
+{
+    struct json j;
+    json_open(&j, padded(slice_of(text)), &arena);
+    memset(why, 0, sizeof *why);
+    return lock_ops_read(&j, in, why);
+}
+
+static void lock_refused(const char *text, const char *reason)
+{
+    struct lock_inputs in;
+    struct ops_refusal why;
+    if (read_locks(text, &in, &why)) fail_msg("accepted: %s", text);
+    if (strcmp(why.reason, reason) != 0) fail_msg("%s: %s, wanted %s", text, why.reason, reason);
+    assert_string_equal(why.error, "locks_bad_request");
+    assert_true(why.status == 400 && why.detail[0] != 0);
+}
+
+#define ACQUIRE "\"op\":\"acquire\",\"name\":\"b\""
+#define RENEW "\"op\":\"renew\",\"name\":\"b\""
+#define RELEASE "\"op\":\"release\",\"name\":\"b\""
+
+static void test_every_refusal_of_locks(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *reason;
+    } cases[] = {
+        {"{}", "locks_bad_body"},
+        {"[", "locks_bad_body"},
+        {"[{" ACQUIRE ",\"ttlSeconds\":1,\"owner\":\"\\udc00\"}]", "locks_bad_body"},
+        {"[1]", "locks_bad_request"},
+        {"[{" ACQUIRE ",\"name\":\"b\"}]", "locks_bad_request"},
+        {"[{}]", "locks_unknown_op"},
+        {"[{\"op\":\"grab\",\"name\":\"b\"}]", "locks_unknown_op"},
+        {"[{\"op\":3,\"name\":\"b\"}]", "locks_unknown_op"},
+        {"[{" ACQUIRE ",\"ttlSeconds\":1,\"tenantId\":\"t\"}]", "locks_tenant_not_an_input"},
+        {"[{\"op\":\"get\"}]", "locks_bad_name"},
+        {"[{\"op\":\"get\",\"name\":\"\"}]", "locks_bad_name"},
+        {"[{\"op\":\"get\",\"name\":7}]", "locks_bad_name"},
+        {"[{\"op\":\"get\",\"name\":\"a#b\"}]", "locks_bad_name"},
+        {"[{\"op\":\"get\",\"name\":\"a\\n\"}]", "locks_bad_name"},
+        {"[{\"op\":\"get\",\"name\":\"a\\u007f\"}]", "locks_bad_name"},
+        {"[{\"op\":\"get\",\"name\":\"a\\u0085\"}]", "locks_bad_name"},
+        {"[{" ACQUIRE "}]", "locks_ttl_required"},
+        {"[{" ACQUIRE ",\"ttlSeconds\":null}]", "locks_ttl_required"},
+        {"[{" ACQUIRE ",\"forever\":true}]", "locks_ttl_required"},
+        {"[{" ACQUIRE ",\"ttlSeconds\":1,\"forever\":false}]", "locks_ttl_required"},
+        {"[{" ACQUIRE ",\"ttlSeconds\":0}]", "locks_bad_ttl"},
+        {"[{" ACQUIRE ",\"ttlSeconds\":\"1\"}]", "locks_bad_ttl"},
+        {"[{" ACQUIRE ",\"ttlSeconds\":1.0}]", "locks_bad_ttl"},
+        {"[{" ACQUIRE ",\"ttlSeconds\":250000000001}]", "locks_bad_ttl"},
+        {"[{" ACQUIRE ",\"ttlSeconds\":1,\"owner\":\"\"}]", "locks_bad_owner"},
+        {"[{" ACQUIRE ",\"ttlSeconds\":1,\"owner\":4}]", "locks_bad_owner"},
+        {"[{" ACQUIRE ",\"ttlSeconds\":1,\"owner\":\"\\u0000\"}]", "locks_bad_owner"},
+        {"[{" ACQUIRE ",\"ttlSeconds\":1,\"limit\":0}]", "locks_bad_limit"},
+        {"[{" ACQUIRE ",\"ttlSeconds\":1,\"limit\":1025}]", "locks_bad_limit"},
+        {"[{" ACQUIRE ",\"ttlSeconds\":1,\"limit\":true}]", "locks_bad_limit"},
+        {"[{" RENEW ",\"ttlSeconds\":1}]", "locks_token_required"},
+        {"[{" RENEW ",\"ttlSeconds\":1,\"token\":0}]", "locks_bad_token"},
+        {"[{" RENEW ",\"ttlSeconds\":1,\"token\":\"5\"}]", "locks_bad_token"},
+        {"[{" RENEW ",\"token\":5}]", "locks_ttl_required"},
+        {"[{" RENEW ",\"token\":5,\"ttlSeconds\":1,\"slot\":1024}]", "locks_bad_slot"},
+        {"[{" RENEW ",\"token\":5,\"ttlSeconds\":1,\"slot\":-1}]", "locks_bad_slot"},
+        {"[{" RELEASE "}]", "locks_token_required"},
+        {"[{" RELEASE ",\"token\":1e3}]", "locks_bad_token"},
+        {"[{" RELEASE ",\"token\":9223372036854775808}]", "locks_bad_token"},
+        {"[{" RELEASE ",\"token\":1,\"slot\":\"0\"}]", "locks_bad_slot"},
+        {"[{" RELEASE ",\"token\":1},{\"op\":\"get\",\"name\":\"b\"}]", "locks_duplicate_in_call"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) lock_refused(cases[i].text, cases[i].reason);
+    struct lock_inputs in;
+    struct ops_refusal why;
+    static const char release[] = "{\"op\":\"release\",\"name\":\"%u\",\"token\":1}";
+    assert_true(read_locks(many(release, 64), &in, &why) && in.count == 64 && in.writes && !in.grows);
+    lock_refused(many(release, 65), "locks_too_many_ops");
+    static const char acquire[] = "{\"op\":\"acquire\",\"name\":\"%u\",\"ttlSeconds\":1,\"limit\":1024}";
+    assert_true(read_locks(many(acquire, 4), &in, &why) && in.grows);
+    lock_refused(many(acquire, 5), "locks_too_many_keys");
+    static const char get[] = "{\"op\":\"get\",\"name\":\"%u\"}";
+    assert_true(read_locks(many(get, 4), &in, &why) && !in.writes && !in.grows);
+    lock_refused(many(get, 5), "locks_too_many_keys");
+    assert_true(read_locks(op_with("[{\"op\":\"get\",\"name\":\"", 'n', 256, "\"}]"), &in, &why));
+    lock_refused(op_with("[{\"op\":\"get\",\"name\":\"", 'n', 257, "\"}]"), "locks_bad_name");
+    lock_refused(op_with("[{" ACQUIRE ",\"ttlSeconds\":1,\"owner\":\"", 'n', 257, "\"}]"), "locks_bad_owner");
+}
+
+static void lock_rendered(const char *ops, const struct lock_outcome *o, const char *wanted)
+{
+    struct lock_inputs in;
+    struct ops_refusal why;
+    struct buf out = {0};
+    if (!read_locks(ops, &in, &why)) fail_msg("%s: %s", ops, why.detail);
+    lock_element(&out, &arena, in.items, o, 3);
+    if (!slice_is(buf_view(&out), wanted)) fail_msg("%.*s\nwanted %s", (int)out.len, out.at, wanted);
+    buf_free(&out);
+}
+
+static void test_lock_elements(void **state)
+{
+    (void)state;
+    static const char acquire[] = "[{\"op\":\"acquire\",\"name\":\"a\\\"b\",\"ttlSeconds\":9,\"owner\":\"w\\\\\",\"limit\":4}]";
+    static const char get[] = "[{\"op\":\"get\",\"name\":\"b\"}]";
+    static const char release[] = "[{" RELEASE ",\"token\":5,\"slot\":2}]";
+    struct lock_outcome won = {.done = true, .slot = 3, .token = 70};
+    lock_rendered(
+        acquire, &won,
+        "{\"index\":3,\"op\":\"acquire\",\"name\":\"a\\\"b\",\"acquired\":true,\"slot\":3,\"token\":70,\"owner\":\"w\\\\\","
+        "\"guard\":{\"op\":\"check\",\"ns\":\"queen-locks\",\"key\":\"a\\\"b#3\",\"expect\":70,\"required\":true}}");
+    lock_rendered(
+        "[{" ACQUIRE ",\"ttlSeconds\":1}]", &(struct lock_outcome){.done = true, .already = true, .token = 8},
+        "{\"index\":3,\"op\":\"acquire\",\"name\":\"b\",\"acquired\":true,\"already\":true,\"slot\":0,\"token\":8,"
+        "\"owner\":null,\"guard\":{\"op\":\"check\",\"ns\":\"queen-locks\",\"key\":\"b#0\",\"expect\":8,\"required\":true}}");
+    lock_rendered("[{" RENEW ",\"token\":5,\"ttlSeconds\":1,\"slot\":3}]", &won,
+                  "{\"index\":3,\"op\":\"renew\",\"name\":\"b\",\"renewed\":true,\"slot\":3,\"token\":70,"
+                  "\"guard\":{\"op\":\"check\",\"ns\":\"queen-locks\",\"key\":\"b#3\",\"expect\":70,\"required\":true}}");
+    lock_rendered(release, &(struct lock_outcome){.done = true, .slot = 2},
+                  "{\"index\":3,\"op\":\"release\",\"name\":\"b\",\"released\":true,\"slot\":2}");
+    lock_rendered(
+        release, &(struct lock_outcome){.slot = 2},
+        "{\"index\":3,\"op\":\"release\",\"name\":\"b\",\"released\":false,\"reason\":\"lost\",\"slot\":2,\"holders\":[]}");
+    /* written at once, renewed, and by hand */
+    struct lock_holder holders[] = {
+        {0, {.value = slice_of("{\"owner\":\"w-3\"}"), .version = 5, .updated_us = 1000000, .expires_us = 2000000}},
+        {1,
+         {.value = slice_of("{\"owner\":null,\"since\":\"1970-01-01T00:00:00.5+00:00\"}"),
+          .version = 6,
+          .updated_us = 1000000,
+          .expires_us = 2000000}},
+        {2, {.value = slice_of("[7]"), .version = 7, .updated_us = 1000000}},
+        {3, {.value = slice_of("{\"since\":1,\"owner\":{\"owner\":\"x\"}}"), .version = 8, .updated_us = 1000000}},
+    };
+    struct lock_outcome held = {.holders = holders, .holder_count = 4};
+    lock_rendered(
+        acquire, &held,
+        "{\"index\":3,\"op\":\"acquire\",\"name\":\"a\\\"b\",\"acquired\":false,\"reason\":\"held\",\"holders\":["
+        "{\"slot\":0,\"owner\":\"w-3\"},{\"slot\":1,\"owner\":null},{\"slot\":2,\"owner\":null},{\"slot\":3,\"owner\":null}]}");
+    held.done = true;
+    held.holder_count = 3;
+    lock_rendered(get, &held,
+                  "{\"index\":3,\"op\":\"get\",\"name\":\"b\",\"held\":true,\"holders\":["
+                  "{\"slot\":0,\"owner\":\"w-3\",\"token\":5,\"since\":\"1970-01-01T00:00:01+00:00\","
+                  "\"expiresAt\":\"1970-01-01T00:00:02+00:00\",\"renewedAt\":\"1970-01-01T00:00:01+00:00\"},"
+                  "{\"slot\":1,\"owner\":null,\"token\":6,\"since\":\"1970-01-01T00:00:00.5+00:00\","
+                  "\"expiresAt\":\"1970-01-01T00:00:02+00:00\",\"renewedAt\":\"1970-01-01T00:00:01+00:00\"},"
+                  "{\"slot\":2,\"owner\":null,\"token\":7,\"since\":\"1970-01-01T00:00:01+00:00\","
+                  "\"expiresAt\":null,\"renewedAt\":\"1970-01-01T00:00:01+00:00\"}]}");
+    lock_rendered(get, &(struct lock_outcome){0}, "{\"index\":3,\"op\":\"get\",\"name\":\"b\",\"held\":false,\"holders\":[]}");
+}
+
 /* ---- rates --------------------------------------------------------------------------------------------------------- */
 
 static struct uuid tenant_number(uint32_t n)
@@ -560,6 +714,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_values_are_compacted, setup, teardown),
         cmocka_unit_test_setup_teardown(test_elements, setup, teardown),
         cmocka_unit_test_setup_teardown(test_rows, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_every_refusal_of_locks, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lock_elements, setup, teardown),
         cmocka_unit_test_setup_teardown(test_rates, setup, teardown),
         cmocka_unit_test_setup_teardown(test_rates_forget_idle_tenants, setup, teardown),
     };
