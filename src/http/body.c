@@ -168,14 +168,16 @@ static enum ack_field ack_field_of(struct slice key)
 
 uint8_t body_ack_status(struct slice text)
 {
-    static const struct {
-        const char *word;
-        uint8_t status;
-    } words[] = {{"failed", ACK_FAILED}, {"retry", ACK_RETRY}, {"dlq", ACK_DLQ}};
-    for (unsigned i = 0; i < sizeof words / sizeof words[0]; i++) {
-        if (name_equals_caseless(text, words[i].word)) return words[i].status;
+    switch (text.len) {
+    case 3:
+        return name_equals_caseless(text, "dlq") ? ACK_DLQ : ACK_COMPLETED;
+    case 5:
+        return name_equals_caseless(text, "retry") ? ACK_RETRY : ACK_COMPLETED;
+    case 6:
+        return name_equals_caseless(text, "failed") ? ACK_FAILED : ACK_COMPLETED;
+    default:
+        return ACK_COMPLETED;
     }
-    return ACK_COMPLETED;
 }
 
 bool body_partition_number(struct slice text, uint64_t *out)

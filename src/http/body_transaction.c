@@ -143,23 +143,38 @@ static const char *const op_member_names[] = {"type",    "transactionId", "parti
                                               "status",  "error",         "queue",       "partition",     "payload",
                                               "traceId", "items",         "a field"};
 
-static enum op_member op_member_of(struct slice key)
+static inline bool key_is(struct slice key, const char *name, size_t len)
 {
-    static const struct {
-        uint8_t count, members[3];
-    } by_length[] = {[4] = {1, {OP_TYPE}},
-                     [5] = {3, {OP_QUEUE, OP_ITEMS, OP_ERROR}},
-                     [6] = {1, {OP_STATUS}},
-                     [7] = {3, {OP_PAYLOAD, OP_LEASE, OP_TRACE}},
-                     [9] = {1, {OP_PARTITION}},
-                     [11] = {1, {OP_PARTITION_ID}},
-                     [13] = {2, {OP_TRANSACTION, OP_GROUP}}};
-    if (key.len >= sizeof by_length / sizeof by_length[0]) return OP_UNKNOWN;
-    for (unsigned i = 0; i < by_length[key.len].count; i++) {
-        uint8_t member = by_length[key.len].members[i];
-        if (memcmp(key.at, op_member_names[member], key.len) == 0) return (enum op_member)member;
+    return memcmp(key.at, name, len) == 0;
+}
+
+/* Constant lengths: no call is made. */
+static inline enum op_member op_member_of(struct slice key)
+{
+    switch (key.len) {
+    case 4:
+        return key_is(key, "type", 4) ? OP_TYPE : OP_UNKNOWN;
+    case 5:
+        return key_is(key, "queue", 5)   ? OP_QUEUE
+               : key_is(key, "items", 5) ? OP_ITEMS
+               : key_is(key, "error", 5) ? OP_ERROR
+                                         : OP_UNKNOWN;
+    case 6:
+        return key_is(key, "status", 6) ? OP_STATUS : OP_UNKNOWN;
+    case 7:
+        return key_is(key, "leaseId", 7)   ? OP_LEASE
+               : key_is(key, "payload", 7) ? OP_PAYLOAD
+               : key_is(key, "traceId", 7) ? OP_TRACE
+                                           : OP_UNKNOWN;
+    case 9:
+        return key_is(key, "partition", 9) ? OP_PARTITION : OP_UNKNOWN;
+    case 11:
+        return key_is(key, "partitionId", 11) ? OP_PARTITION_ID : OP_UNKNOWN;
+    case 13:
+        return key_is(key, "transactionId", 13) ? OP_TRANSACTION : key_is(key, "consumerGroup", 13) ? OP_GROUP : OP_UNKNOWN;
+    default:
+        return OP_UNKNOWN;
     }
-    return OP_UNKNOWN;
 }
 
 /* One operation as it stands: what it is may come last. */
