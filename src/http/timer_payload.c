@@ -73,7 +73,7 @@ void base64_encode(struct slice bytes, char *out)
     if (left == 0) return;
     unsigned second = left == 2 ? at[1] : 0;
     *out++ = digits[at[0] >> 2];
-    *out++ = digits[(at[0] & 3) << 4 | second >> 4];
+    *out++ = digits[(at[0] & 3u) << 4 | second >> 4];
     *out++ = left == 2 ? digits[(second & 15) << 2] : '=';
     *out = '=';
 }
