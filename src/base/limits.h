@@ -25,6 +25,7 @@ enum {
     KV_KEY_BYTES_MAX = 512,                    /* above: 413 */
     KV_NAME_SPACE_BYTES_MAX = 64,              /* above: 400 */
     KV_VALUE_BYTES_MAX = 65536,                /* as compact JSON; above: 413 */
+    KV_PREFIX_ROWS_MAX = 1000,                 /* rows of one getPrefix; clamped */
     KV_READ_BYTES_MAX = 4 << 20,               /* values of one call's getMany and getPrefix: then they are cut short */
     TIMER_OPS_MAX = 256,                       /* of one timers call; above: 400 */
     TIMER_KEY_BYTES_MAX = 512,                 /* above: 400 */

@@ -94,11 +94,18 @@ static bool keys_fit(const struct kv_op *op)
     return keys.len == 0 && op->key_count <= KV_KEYS_MAX;
 }
 
+static bool lifetime_valid(int64_t ttl_us)
+{
+    return ttl_us >= 0 && ttl_us <= TIMER_DELAY_US_MAX;
+}
+
 static bool kv_op_valid(const struct kv_op *op)
 {
-    if (op->name_space.len == 0 || op->name_space.len > KV_NAME_SPACE_BYTES_MAX || op->ttl_us < 0) return false;
+    if (op->name_space.len == 0 || op->name_space.len > KV_NAME_SPACE_BYTES_MAX || !lifetime_valid(op->ttl_us)) {
+        return false;
+    }
     if (op->kind == KV_GET_MANY) return keys_fit(op);
-    if (op->kind == KV_GET_PREFIX && op->limit == 0) return false;
+    if (op->kind == KV_GET_PREFIX && (op->limit == 0 || op->limit > KV_PREFIX_ROWS_MAX)) return false;
     if (op->kind == KV_CHECK && !(op->flags & KV_EXPECT)) return false;
     return (op->key.len > 0 || op->kind == KV_GET_PREFIX) && op->key.len <= KV_KEY_BYTES_MAX;
 }
@@ -238,8 +245,8 @@ bool lock_op_next(struct slice *rest, struct lock_op *out)
     out->ttl_us = read_i64(&r);
     out->name = read_name(&r);
     out->owner = out->has_owner ? read_name(&r) : slice_of("null");
-    bool valid = out->kind <= LOCK_GET && out->limit <= LOCK_SLOTS_MAX && out->slot < LOCK_SLOTS_MAX && out->ttl_us >= 0 &&
-                 out->name.len > 0 && out->name.len <= 256;
+    bool valid = out->kind <= LOCK_GET && out->limit <= LOCK_SLOTS_MAX && out->slot < LOCK_SLOTS_MAX &&
+                 lifetime_valid(out->ttl_us) && out->name.len > 0 && out->name.len <= 256;
     return valid && rest_take(rest, &r);
 }
 

@@ -29,8 +29,47 @@ static bool push_ok(const struct command *c)
     return true;
 }
 
+static bool timers_ok(const struct command *c)
+{
+    struct timers_command timers;
+    struct timer_op op;
+    if (!timers_decode(c, &timers)) return false;
+    for (uint32_t i = 0; i < timers.op_count; i++) {
+        if (!timer_op_next(&timers.ops, &op) || !name_ok(op.queue) || !name_ok(op.partition)) return false;
+    }
+    return true;
+}
+
+static bool positions_ok(const struct command *c)
+{
+    struct positions_command positions;
+    struct position_item item;
+    if (!positions_decode(c, &positions)) return false;
+    for (uint32_t i = 0; i < positions.item_count; i++) {
+        if (!position_next(&positions.items, &item)) return false;
+        if (!name_ok(item.queue) || !name_ok(item.partition) || !name_ok(item.group)) return false;
+    }
+    return true;
+}
+
+static bool command_ok(const struct command *c);
+
+static bool step_ok(const struct command *c)
+{
+    struct step_command step;
+    struct command part;
+    if (!step_decode(c, &step)) return false;
+    while (command_next(&step.acks, &part)) {
+        if (!command_ok(&part)) return false;
+    }
+    return (!step.has_push || command_ok(&step.push)) && (!step.has_positions || positions_ok(&step.positions)) &&
+           (!step.has_timers || timers_ok(&step.timers)) && (!step.has_pop || command_ok(&step.pop));
+}
+
 static bool command_ok(const struct command *c)
 {
+    struct kv_command kv;
+    struct locks_command locks;
     struct pop_command pop;
     struct ack_command ack;
     struct extend_command extend;
@@ -55,6 +94,16 @@ static bool command_ok(const struct command *c)
         return claim_return_decode(c, &lease);
     case COMMAND_INIT:
         return init_decode(c, &seed);
+    case COMMAND_KV:
+        return kv_decode(c, &kv);
+    case COMMAND_TIMERS:
+        return timers_ok(c);
+    case COMMAND_LOCKS:
+        return locks_decode(c, &locks);
+    case COMMAND_STEP:
+        return step_ok(c);
+    case COMMAND_TICK:
+        return true;
     default:
         return false;
     }
