@@ -97,13 +97,18 @@ class Rounds:
 
     def send(self, conn=None):
         """True: committed. None: not known. A rollback of a first try must not be."""
-        try:
-            conn = conn or self.broker.conn()
-            status, answer = conn.json("POST", "/api/v1/transaction", self.body)
-        except Gone:
-            return None
-        if status == 503:
-            return None
+        status = 429
+        deadline = time.monotonic() + 10
+        while status == 429 and time.monotonic() < deadline:  # refused and not done: the store is behind, right after a start
+            try:
+                conn = conn or self.broker.conn()
+                status, answer = conn.json("POST", "/api/v1/transaction", self.body)
+            except Gone:
+                return None
+            if status == 503:
+                return None
+            if status == 429:
+                time.sleep(0.02)
         assert status == 200 and answer["success"], f"round {self.number}: {status} {answer}"
         results = answer["results"]
         assert [r["type"] for r in results] == ["ack"] + ["push"] * 7 + ["ack"] + ["push"] * 8 + ["kv"] * 8 + ["timer"] * 2
