@@ -4,8 +4,8 @@
  *   body    {"entries":[{"queue","partition"?,"offset","maxBytes"? (1 MiB, 1..8 MiB)}],"maxWaitMs"? (0, at most 30,000),"minBytes"? (1)}
  *   answer  200 {"entries":[{"queue","partition","records":[{"offset","transactionId","payload","ts"}],"highWatermark","logStartOffset",
  *           "error"?}]}: whole appends, at least one. One answer carries at most FETCH_BYTES_MAX of payload and FETCH_MESSAGES_MAX
- *           messages; entries behind that have no records this time. It waits until minBytes are there, an entry has an error or
- *           the time is over
+ *           messages; entries behind that have no records this time. It waits until minBytes are there
+ *           (as stored: a little more than their payloads), an entry has an error or the time is over
  * POST /api/v1/fetch/offsets
  *   body    {"entries":[{"queue","partition"?,"timestamp"}]}: epoch ms or an ISO time
  *   answer  200 {"entries":[{"queue","partition","offset","ts","highWatermark","logStartOffset","error"?}]}
