@@ -82,7 +82,8 @@ struct call {
     bool wait;              /* CALL_POP: long poll */
     bool has_next;          /* CALL_WRITE of a step that holds a POP (not of discovery): `pop` is the same pop; see above */
     int64_t next_wait_us;   /* with has_next and `wait`: how long to wait for a batch once the step has committed */
-    bool choose_batch, choose_partitions; /* CALL_POP: autopilot picks what the client did not send */
+    bool choose_batch,
+        choose_partitions; /* CALL_POP: autopilot picks what the client did not send; false when done: it did not */
     void (*read)(struct call *c, struct engine *e,
                  struct engine_now now); /* CALL_READ: runs on the group thread, writes to `answer` */
     bool always;                         /* CALL_READ: also while starting and stopping (metrics) */

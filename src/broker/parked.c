@@ -225,6 +225,12 @@ static void pop_choose(struct broker *b, struct call *c)
     if (c->choose_batch || c->choose_partitions) {
         engine_autopilot(b->engine, &c->pop, c->choose_batch, c->choose_partitions, b->now);
     }
+    /* A conflating group is not steered: then it is as if nothing had been asked for. */
+    if (c->pop.batch == 0 || c->pop.partitions == 0) {
+        if (c->choose_batch) c->pop.batch = POP_BATCH_DEFAULT;
+        if (c->choose_partitions) c->pop.partitions = 1;
+        c->choose_batch = c->choose_partitions = false;
+    }
     must(c->pop.batch > 0 && c->pop.partitions > 0 && c->pop.partitions <= POP_PARTITIONS_MAX);
 }
 

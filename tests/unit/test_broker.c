@@ -86,6 +86,29 @@ static void test_discovery_never_waits(void **state)
     assert_int_equal(parked(r), 0);
 }
 
+static void test_autopilot_leaves_conflating_groups_alone(void **state)
+{
+    struct rig *r = *state;
+    for (int i = 0; i < 3; i++) push(r, "q", "a", i == 2 ? "2" : "1");
+    struct shot *one =
+        pop_start(r, (struct pop_wish){.queue = "q", .group = "g", .conflation = CONFLATION_ON, .auto_ack = true});
+    expect_payload(one, "2");
+    shot_free(one);
+    push(r, "q", "a", "3");
+    push(r, "q", "b", "4");
+    /* The caller does not say that the group conflates, and lets the broker choose. */
+    struct shot *s = shot_new(r, CALL_POP);
+    s->call.pop = pop_of((struct pop_wish){.queue = "q", .group = "g", .auto_ack = true});
+    s->call.pop.batch = s->call.pop.partitions = 0;
+    s->call.choose_batch = s->call.choose_partitions = true;
+    broker_submit(r->broker, &s->call);
+    expect_payload(s, "3");
+    assert_false(s->call.choose_batch || s->call.choose_partitions);
+    assert_int_equal(s->call.pop.batch, POP_BATCH_DEFAULT);
+    assert_int_equal(s->call.pop.partitions, 1);
+    shot_free(s);
+}
+
 /* ---- hand-off and wake-ups ---------------------------------------------------------------------------------------- */
 
 static void test_push_hands_off_in_the_same_entry(void **state)
@@ -847,6 +870,7 @@ int main(void)
         with_rig(test_a_pop_registers_its_group_and_then_waits),
         with_rig(test_auto_ack_leaves_the_lane_open),
         with_rig(test_discovery_never_waits),
+        with_rig(test_autopilot_leaves_conflating_groups_alone),
         with_rig(test_push_hands_off_in_the_same_entry),
         with_rig(test_push_to_a_new_lane_hands_off_to_every_group),
         with_rig(test_as_many_are_woken_as_there_are_lanes),

@@ -142,17 +142,21 @@ static void test_next_parks_and_is_handed_a_later_message(void **state)
 
 static void test_next_of_a_lane_is_handed_what_was_on_its_way(void **state)
 {
+    enum { N = BATCH_CALLS_EAGER + 1 };
     struct rig *r = *state;
+    struct shot *w[N];
     push(r, "q", "other", "0");
-    /* A group nobody knows, that begins now. The push is in the log before the step has applied. */
-    for (int i = 0; i < 5; i++) {
-        char group[8];
-        snprintf(group, sizeof group, "g%d", i);
-        struct shot *s = next_start(r, (struct pop_wish){.lane = "fresh", .group = group, .from_new = true, .wait_ms = 20000});
-        assert_true(rig_run(r, is_proposed, s, 1000));
-        push(r, "q", "fresh", "1");
-        expect_payload(s, "1");
-        shot_free(s);
+    /* A group nobody knows, that begins with the step. So many pushes are in the log before the step has applied. */
+    struct shot *s = next_start(r, (struct pop_wish){.lane = "fresh", .group = "g", .from_new = true, .wait_ms = 20000});
+    assert_true(rig_run(r, is_proposed, s, 1000));
+    for (int i = 0; i < N; i++) w[i] = push_start(r, "q", "fresh", "1");
+    assert_int_equal(r->broker->flight_count, 2);
+    expect_payload(s, "1");
+    assert_int_equal(s->call.result.pop.claims[0].first_offset, 0);
+    shot_free(s);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(shot_wait(w[i]), CALL_OK);
+        shot_free(w[i]);
     }
 }
 
@@ -394,6 +398,37 @@ static void test_a_refused_step_sends_the_handed_off_back_to_wait(void **state)
     shot_free(p);
 }
 
+static bool queue_exists(struct rig *r, const char *queue)
+{
+    struct queue_view v;
+    return engine_queue_get(r->broker->engine, rig_tenant, slice_of(queue), &v);
+}
+
+static void test_a_refused_step_brings_no_deleted_queue_back(void **state)
+{
+    struct rig *r = *state;
+    struct shot *p = poll_start(r, (struct pop_wish){.queue = "gone"});
+    struct shot *d = shot_new(r, CALL_WRITE);
+    queue_delete_encode(&d->command, &(struct queue_delete_command){.tenant = rig_tenant, .queue = slice_of("gone")});
+    shot_write(d, false);
+    assert_int_equal(shot_wait(d), CALL_OK);
+    shot_free(d);
+    struct step_wish wish = {.refused = true, .lanes = "o", .queue = "gone", .payload = "1"};
+    struct shot *s = step_start(r, wish);
+    assert_int_equal(shot_wait(s), CALL_OK);
+    assert_int_equal(s->call.result.step.refusal, STEP_REJECTED_ACK);
+    shot_free(s);
+    rig_pass(r, 20);
+    assert_false(queue_exists(r, "gone") || p->done);
+    assert_int_equal(parked(r), 1);
+    wish.refused = false;
+    s = step_start(r, wish);
+    expect_payload(p, "1");
+    assert_int_equal(shot_wait(s), CALL_OK);
+    shot_free(s);
+    shot_free(p);
+}
+
 static void test_what_next_will_take_is_left_to_it(void **state)
 {
     struct rig *r = *state;
@@ -524,14 +559,13 @@ static void test_a_tick_fires_at_the_due_time_and_wakes(void **state)
     struct shot *p = poll_start(r, (struct pop_wish){.queue = "timers"});
     int64_t due_us = schedule(r, "k", "t", 300);
     uint64_t e = entries(r), c = commands(r);
-    int64_t left_us = due_us - clock_wall_us();
-    int64_t began_us = clock_mono_us();
+    int64_t left_us = due_us - clock_wall_us(), began_us = clock_mono_us();
     expect_payload(p, "\"tick\"");
-    int64_t late_us = p->done_us - began_us - left_us;
-    print_message("delivered %lld us after it was due\n", (long long)late_us);
-    assert_true(late_us >= -2000 && late_us < 200000);
-    const struct delivery_piece *piece = &p->call.result.pop.claims[0].pieces[0];
-    assert_true(piece->created_us >= due_us); /* never early */
+    int64_t fired_us = p->call.result.pop.claims[0].pieces[0].created_us - due_us;
+    int64_t delivered_us = p->done_us - began_us - left_us;
+    print_message("fired %lld us, delivered %lld us after it was due\n", (long long)fired_us, (long long)delivered_us);
+    assert_true(fired_us >= 0 && fired_us < 100000); /* never early */
+    assert_true(delivered_us < 1000000);
     /* Tick and pop in one entry. */
     assert_int_equal(entries(r), e + 1);
     assert_int_equal(commands(r), c + 2);
@@ -568,13 +602,14 @@ static void test_an_earlier_timer_is_not_late_for_a_later_one(void **state)
 {
     struct rig *r = *state;
     schedule(r, "far", "t", 3600000);
-    schedule(r, "soon", "t", 700);
-    schedule(r, "sooner", "t", 200);
-    int64_t began_us = clock_mono_us();
+    int64_t due_us[2];
+    due_us[1] = schedule(r, "soon", "t", 700);
+    due_us[0] = schedule(r, "sooner", "t", 200);
     for (int i = 0; i < 2; i++) {
         struct shot *p = pop_start(r, (struct pop_wish){.queue = "timers", .auto_ack = true, .wait_ms = 20000});
         expect_payload(p, "\"tick\"");
-        assert_in_range((p->done_us - began_us) / 1000, i == 0 ? 190 : 690, i == 0 ? 500 : 1000);
+        int64_t late_us = p->call.result.pop.claims[0].pieces[0].created_us - due_us[i];
+        assert_true(late_us >= 0 && late_us < 250000);
         shot_free(p);
     }
     assert_int_equal(ticks(r), 2);
@@ -937,6 +972,7 @@ int main(void)
         with_rig(test_a_damaged_next_leaves_the_step_committed),
         with_rig(test_a_step_hands_off_like_pushes_and_acks),
         with_rig(test_a_refused_step_sends_the_handed_off_back_to_wait),
+        with_rig(test_a_refused_step_brings_no_deleted_queue_back),
         with_rig(test_what_next_will_take_is_left_to_it),
         with_rig(test_pinned_callers_see_what_next_took),
         with_rig(test_a_lease_of_next_that_ends_wakes_a_wide_caller),
