@@ -131,17 +131,6 @@ static void grave_path(char *out, size_t out_len, uint64_t seq)
     snprintf(out, out_len, "%s/grave/%llu", fault_settings()->state, (unsigned long long)seq);
 }
 
-/* Give the inode a second name. A directory needs none: it is empty when it goes. */
-static bool grave_dig(const char *path, uint64_t seq, const struct stat *st)
-{
-    if (S_ISDIR(st->st_mode)) return false;
-    char grave[FAULT_PATH_MAX + 64];
-    grave_path(grave, sizeof grave, seq);
-    if (syscall(SYS_linkat, AT_FDCWD, path, AT_FDCWD, grave, 0) != 0)
-        fault_die("cannot keep an unlinked file (QFAULT_STATE must be on the same file system)", path);
-    return true;
-}
-
 static void grave_clear(uint64_t seq)
 {
     char grave[FAULT_PATH_MAX + 64];
@@ -150,6 +139,18 @@ static void grave_clear(uint64_t seq)
     if (stat(grave, &st) != 0) return;
     if (st.st_nlink == 1) undo_remove((uint64_t)st.st_ino);
     syscall(SYS_unlinkat, AT_FDCWD, grave, 0);
+}
+
+/* Give the inode a second name. A directory needs none: it is empty when it goes. */
+static bool grave_dig(const char *path, uint64_t seq, const struct stat *st)
+{
+    if (S_ISDIR(st->st_mode)) return false;
+    char grave[FAULT_PATH_MAX + 64];
+    grave_path(grave, sizeof grave, seq);
+    grave_clear(seq); /* of an earlier process that was killed before it cleared this one */
+    if (syscall(SYS_linkat, AT_FDCWD, path, AT_FDCWD, grave, 0) != 0)
+        fault_die("cannot keep an unlinked file (QFAULT_STATE must be on the same file system)", path);
+    return true;
 }
 
 static struct step *step_begin(const char *kind, const char *path1, const char *path2, uint64_t inode, const struct stat *dying)

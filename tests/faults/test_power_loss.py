@@ -350,3 +350,20 @@ def test_what_is_not_modelled_stops_the_program(faults):
 
     result = faults.run([sys.executable, "-c", PRELUDE + "a = make('a'); os.ftruncate(a, 4096); mmap.mmap(a, 4096)"])
     assert result.returncode == -6 and "not modelled" in result.stderr
+
+
+def test_a_kept_file_that_a_killed_process_left_over_is_no_hindrance(faults):
+    """A kill between keeping an unlinked file and noting it leaves the kept file under the number that the next step takes."""
+    os.makedirs(os.path.join(faults.state, "grave"))
+    with open(os.path.join(faults.state, "grave", "2"), "wb") as f:
+        f.write(b"left over")
+    write_and_die(faults, "a = make('a'); os.write(a, b'x'); os.fsync(a); os.unlink('a')")
+    faults.power_cut(1, "prefix")
+    assert names(faults) in ([], ["a"])
+    one = faultlib.Faults(os.path.join(os.path.dirname(faults.root), "again"))
+    os.makedirs(os.path.join(one.state, "grave"))
+    with open(os.path.join(one.state, "grave", "2"), "wb") as f:
+        f.write(b"left over")
+    write_and_die(one, "a = make('a'); os.write(a, b'x'); os.fsync(a); dirsync(); os.unlink('a')")
+    one.power_cut(1, "lose")
+    assert content(one, "a") == b"x"

@@ -16,7 +16,7 @@ from pipeline_verify import GROUP, SOURCE, STAGES, Expected
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LANES = 32
-BACKLOG_MAX = 500  # inputs a feeder lets wait
+BACKLOG_MAX = 300  # inputs a feeder lets wait
 POISONED_SHARE = 0.01
 SETTLE_S = 90  # for the rest, once the feeders have stopped and the broker stays up
 RETRY_LIMIT = 1000000  # `failed` comes up at random: it must never end in a dead letter
