@@ -32,7 +32,7 @@
  *
  * A read that waits: `read` may set `waits` and name lanes with broker_watch; it runs again when something was appended to one of
  * them (once a turn, however much was), and a last time at the deadline or when the broker stops: `late` is set then, and it answers with
- * what there is. `waits` is false and `answer` empty before each run; nothing else is put back, so what a run needs for itself it
+ * what there is. `waits` is false, `answer` empty and `status` 0 before each run; nothing else is put back, so what a run needs for itself it
  * allocates elsewhere than in `arena`, which grows until the call is done. Too many of them (PARKED_POLLS_MAX callers that wait, reads
  * and polls together): CALL_OVERLOADED. Leadership lost: CALL_NO_LEADER.
  *
@@ -82,8 +82,8 @@ struct call {
     bool wait;              /* CALL_POP: long poll */
     bool has_next;          /* CALL_WRITE of a step that holds a POP (not of discovery): `pop` is the same pop; see above */
     int64_t next_wait_us;   /* with has_next and `wait`: how long to wait for a batch once the step has committed */
-    bool choose_batch,
-        choose_partitions; /* CALL_POP: autopilot picks what the client did not send; false when done: it did not */
+    /* CALL_POP: autopilot picks what the client did not send. False when done: it did not pick */
+    bool choose_batch, choose_partitions;
     void (*read)(struct call *c, struct engine *e,
                  struct engine_now now); /* CALL_READ: runs on the group thread, writes to `answer` */
     bool always;                         /* CALL_READ: also while starting and stopping (metrics) */

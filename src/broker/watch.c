@@ -115,6 +115,7 @@ void read_run(struct broker *b, struct call *c)
     if (b->stopping || !atomic_load_explicit(&b->ready, memory_order_relaxed)) c->late = true;
     c->waits = false;
     buf_clear(&c->answer);
+    c->status = 0;
     w->full = false;
     w->reading = c;
     c->read(c, b->engine, b->now);
