@@ -121,6 +121,7 @@ void engine_free(struct engine *e)
     heap_free(&e->chunks);
     kv_free(e);
     timers_free(e);
+    run_cache_drop(e);
     tables_free(e);
     for (uint32_t i = 0; i < e->dead_letter_count; i++) free((char *)(uintptr_t)e->dead_letters[i].error.at);
     free(e->dead_letters);

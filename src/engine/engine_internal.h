@@ -228,6 +228,7 @@ struct engine {
     bool segments_dirty;
     struct numbers reaping; /* deleted queues whose memory is being given back */
     uint64_t run_count;
+    struct read_back **read_back; /* run.c */
     struct slab kv_rows, timers;
     struct idmap kv_paths, timer_paths;
     struct tree kv_order, timer_order;
@@ -289,6 +290,7 @@ bool run_find(const struct engine *e, const struct partition *p, uint64_t offset
 /* First offset whose message was created at or after `us`; tail when there is none. */
 uint64_t run_offset_at(const struct engine *e, const struct partition *p, int64_t us);
 void run_trim(struct engine *e, struct partition *p); /* forgets what is stored and consumed, or cold */
+void run_cache_drop(struct engine *e);
 void run_each(const struct engine *e, const struct partition *p, void (*each)(void *ctx, const struct run *r), void *ctx);
 
 /* ---- cursor.c ---- */

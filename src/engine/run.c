@@ -36,9 +36,53 @@ static uint64_t run_memory_first(const struct partition *p)
     return p->run_count == 0 ? p->tail : p->runs[0].first;
 }
 
+/* ---- runs read back -------------------------------------------------------------------------------------------------- */
+
+/* Who works off a backlog reads a lane's runs one after the other: of each row read, those that come next are kept. Stored runs never
+ * change, and partition numbers are never used again, so nothing here becomes wrong. */
+enum { READ_BACK_LANES = 8192, READ_BACK_RUNS = 32 };
+
+struct read_back {
+    uint32_t partition, count;
+    struct run runs[READ_BACK_RUNS];
+};
+
+static bool read_back_find(const struct engine *e, uint32_t partition, uint64_t offset, struct run *out)
+{
+    const struct read_back *b = e->read_back == NULL ? NULL : e->read_back[partition % READ_BACK_LANES];
+    if (b == NULL || b->partition != partition || offset < b->runs[0].first) return false;
+    for (uint32_t i = 0; i < b->count; i++) {
+        if (offset >= run_end(&b->runs[i])) continue;
+        *out = b->runs[i];
+        return true;
+    }
+    return false;
+}
+
+static struct read_back *read_back_of(const struct engine *e, uint32_t partition)
+{
+    struct engine *own = (struct engine *)(uintptr_t)e; /* a cache: no part of the state */
+    if (own->read_back == NULL) own->read_back = calloc(READ_BACK_LANES, sizeof own->read_back[0]);
+    must(own->read_back != NULL);
+    struct read_back **place = &own->read_back[partition % READ_BACK_LANES];
+    if (*place == NULL) *place = malloc(sizeof **place);
+    must(*place != NULL);
+    (*place)->partition = partition;
+    (*place)->count = 0;
+    return *place;
+}
+
+void run_cache_drop(struct engine *e)
+{
+    for (uint32_t i = 0; e->read_back != NULL && i < READ_BACK_LANES; i++) free(e->read_back[i]);
+    free(e->read_back);
+    e->read_back = NULL;
+}
+
 struct run_search {
     uint64_t offset;
-    int64_t created_us; /* search by time when > 0 */
+    struct read_back *keep; /* NULL, or where the found one and those behind it go */
+    int64_t created_us;     /* search by time when > 0 */
     struct run found;
     bool hit;
 };
@@ -54,6 +98,9 @@ static bool run_row_search(void *ctx, struct slice key, struct slice value)
         if (!fits) continue;
         s->found = r;
         s->hit = true;
+        for (; s->keep != NULL && at + sizeof r <= value.len && s->keep->count < READ_BACK_RUNS; at += sizeof r) {
+            memcpy(&s->keep->runs[s->keep->count++], value.at + at, sizeof r);
+        }
         return false;
     }
     return true;
@@ -71,7 +118,8 @@ bool run_find(const struct engine *e, const struct partition *p, uint64_t offset
 {
     if (offset >= p->tail || offset < p->start) return false;
     if (offset < run_memory_first(p)) {
-        struct run_search s = {.offset = offset};
+        if (read_back_find(e, p->number, offset, out)) return true;
+        struct run_search s = {.offset = offset, .keep = read_back_of(e, p->number)};
         run_search_cold(e, p, &s);
         *out = s.found;
         return s.hit && s.found.first <= offset;
