@@ -87,15 +87,20 @@ static bool resolve_auto(const struct ack_group *a, struct slice id, uint64_t fr
     return true;
 }
 
-static bool resolve_one(const struct ack_group *a, struct slice id, uint64_t from, uint64_t to, uint64_t *out)
+static bool resolve_key(const struct ack_group *a, struct dedup_key k, struct slice id, uint64_t from, uint64_t to,
+                        uint64_t *out)
 {
     struct dedup_hit hit;
-    struct dedup_key k = dedup_key(a->e->seed, a->p->number, id);
     if (dedup_find(&a->e->dedup, k, from, to, INT64_MIN, a->e->wall_us / 1000, &hit)) {
         *out = hit.offset;
         return true;
     }
     return resolve_auto(a, id, from, to, out);
+}
+
+static bool resolve_one(const struct ack_group *a, struct slice id, uint64_t from, uint64_t to, uint64_t *out)
+{
+    return resolve_key(a, dedup_key(a->e->seed, a->p->number, id), id, from, to, out);
 }
 
 static uint64_t hash_of(struct slice id)
@@ -148,13 +153,22 @@ static void resolve_from_messages(struct ack_group *a)
 
 static void resolve_all(struct ack_group *a)
 {
+    enum { PREFETCH = 32 };
     bool missing = false;
+    struct dedup_key keys[PREFETCH];
     for (uint32_t i = 0; i < a->count; i++) {
+        if (i % PREFETCH == 0) {
+            for (uint32_t k = 0; k < PREFETCH && i + k < a->count; k++) {
+                keys[k] = dedup_key(a->e->seed, a->p->number, a->items[i + k].item.transaction);
+                dedup_prefetch(&a->e->dedup, keys[k]);
+            }
+        }
         struct resolved *r = &a->items[i];
+        struct dedup_key key = keys[i % PREFETCH];
         uint64_t ignored;
         r->offset = NOT_FOUND;
-        if (resolve_one(a, r->item.transaction, a->first, a->end, &r->offset)) continue;
-        r->below = a->first > 0 && resolve_one(a, r->item.transaction, 0, a->first, &ignored);
+        if (resolve_key(a, key, r->item.transaction, a->first, a->end, &r->offset)) continue;
+        r->below = a->first > 0 && resolve_key(a, key, r->item.transaction, 0, a->first, &ignored);
         missing |= !r->below;
     }
     if (missing && a->first < a->end) resolve_from_messages(a);

@@ -30,35 +30,49 @@ static struct kv_row *permit_row(struct permit *p, uint32_t slot)
 
 static const char owner_key[] = "{\"owner\":", since_key[] = ",\"since\":";
 
-/* Is the row's owner the op's? Rows are written by permit_write; one written by hand belongs to the owner only when it looks the same. */
+/* Length of the JSON string that `s` begins with, quotes included; 0: it begins with none. */
+static size_t string_len(struct slice s)
+{
+    if (s.len == 0 || s.at[0] != '"') return 0;
+    for (size_t i = 1; i < s.len; i++) {
+        if (s.at[i] == '"') return i + 1;
+        if (s.at[i] == '\\') i++;
+    }
+    return 0;
+}
+
+static bool skip(struct slice *s, const char *text, size_t len)
+{
+    if (s->len < len || memcmp(s->at, text, len) != 0) return false;
+    *s = slice_make(s->at + len, s->len - len);
+    return true;
+}
+
+/* What the row says, as JSON: the owner, `null` when it names none; since when, empty when it is not a renewed permit. Rows are written by
+ * permit_write; of one written by hand only what looks the same counts, so that what is made of it is JSON again. */
+static void permit_read(const struct kv_row *r, struct slice *owner, struct slice *since)
+{
+    struct slice rest = kv_row_value(r);
+    *owner = slice_of("null");
+    *since = slice_of("");
+    if (!skip(&rest, owner_key, sizeof owner_key - 1)) return;
+    struct slice named = slice_make(rest.at, string_len(rest));
+    if (named.len > 0) {
+        rest = slice_make(rest.at + named.len, rest.len - named.len);
+        if (rest.len > 0 && (rest.at[0] == '}' || rest.at[0] == ',')) *owner = named;
+    } else if (!skip(&rest, "null", 4)) {
+        return;
+    }
+    if (!skip(&rest, since_key, sizeof since_key - 1)) return;
+    size_t len = string_len(rest);
+    if (len > 0 && rest.len == len + 1 && rest.at[len] == '}') *since = slice_make(rest.at, len);
+}
+
 static bool owned(const struct kv_row *r, const struct lock_op *op)
 {
-    struct slice v = kv_row_value(r);
-    size_t head = sizeof owner_key - 1;
-    if (!op->has_owner || v.len <= head + op->owner.len || memcmp(v.at, owner_key, head) != 0) return false;
-    char behind = v.at[head + op->owner.len];
-    return memcmp(v.at + head, op->owner.at, op->owner.len) == 0 && (behind == '}' || behind == ',');
-}
-
-/* The text of "since" of a renewed row, with its quotes; empty when the row has none. */
-static struct slice since_of(const struct kv_row *r)
-{
-    struct slice v = kv_row_value(r);
-    const char *at = memmem(v.at, v.len, since_key, sizeof since_key - 1);
-    if (at == NULL || v.at[v.len - 1] != '}') return slice_of("");
-    at += sizeof since_key - 1;
-    return slice_make(at, (size_t)(v.at + v.len - 1 - at));
-}
-
-/* What stands as owner in the row, as it is. */
-static struct slice owner_of_row(const struct kv_row *r)
-{
-    struct slice v = kv_row_value(r);
-    size_t head = sizeof owner_key - 1;
-    if (v.len <= head || memcmp(v.at, owner_key, head) != 0) return slice_of("null");
-    const char *since = memmem(v.at, v.len, since_key, sizeof since_key - 1);
-    const char *end = since != NULL ? since : v.at + v.len - 1;
-    return slice_make(v.at + head, (size_t)(end - v.at) - head);
+    struct slice owner, since;
+    permit_read(r, &owner, &since);
+    return op->has_owner && slice_equal(owner, op->owner);
 }
 
 static uint64_t permit_write(struct permit *p, uint32_t slot, struct slice owner, struct slice since)
@@ -160,7 +174,10 @@ static bool renew(struct permit *p, struct arena *arena, struct lock_outcome *ou
     const struct kv_row *r = permit_row(p, p->op->slot);
     out->slot = p->op->slot;
     if (r == NULL || (r->version != p->op->token && !owned(r, p->op))) return false;
-    struct slice since = arena_copy(arena, since_of(r)), owner = arena_copy(arena, owner_of_row(r));
+    struct slice since, owner;
+    permit_read(r, &owner, &since);
+    since = arena_copy(arena, since);
+    owner = arena_copy(arena, owner);
     if (since.len == 0) {
         char text[ISOTIME_KV_BYTES_MAX + 10];
         text[0] = '"';

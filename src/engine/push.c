@@ -111,18 +111,25 @@ static void item_store(struct push_lane *l, uint32_t i, bool named, struct dedup
     out->id = message_id_tagged(l->tag, offset, l->created_us);
 }
 
+/* Items base .. base+n-1 and, of those with an id, the keys, whose places in the index are on their way into the cache then. */
+static void items_prefetch(const struct push_lane *l, const struct push_group *g, uint32_t base, uint32_t n,
+                           struct push_item *items, struct dedup_key *keys)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        push_group_item(g, base + i, &items[i]);
+        if (!(items[i].flags & ITEM_TRANSACTION)) continue;
+        keys[i] = dedup_key(l->e->seed, l->p->number, items[i].transaction);
+        dedup_prefetch(&l->e->dedup, keys[i]);
+    }
+}
+
 static void lane_items(struct push_lane *l, struct push_outcome *out)
 {
     struct push_item items[PREFETCH];
     struct dedup_key keys[PREFETCH];
     for (uint32_t base = 0; base < l->g->item_count; base += PREFETCH) {
         uint32_t n = l->g->item_count - base < PREFETCH ? l->g->item_count - base : PREFETCH;
-        for (uint32_t i = 0; i < n; i++) {
-            push_group_item(l->g, base + i, &items[i]);
-            if (!(items[i].flags & ITEM_TRANSACTION)) continue;
-            keys[i] = dedup_key(l->e->seed, l->p->number, items[i].transaction);
-            dedup_prefetch(&l->e->dedup, keys[i]);
-        }
+        items_prefetch(l, l->g, base, n, items, keys);
         for (uint32_t i = 0; i < n; i++) {
             bool named = items[i].flags & ITEM_TRANSACTION;
             struct push_outcome *o = &out[base + i];
@@ -194,12 +201,29 @@ bool push_fire(struct engine *e, struct uuid tenant, struct slice queue, struct 
     return true;
 }
 
+/* *item counts on over the group's items, to the one found. */
+static bool group_duplicate(const struct push_lane *l, const struct push_group *g, uint32_t *item, uint64_t *offset)
+{
+    struct push_item items[PREFETCH];
+    struct dedup_key keys[PREFETCH];
+    struct push_outcome found;
+    for (uint32_t base = 0; base < g->item_count; base += PREFETCH) {
+        uint32_t n = g->item_count - base < PREFETCH ? g->item_count - base : PREFETCH;
+        items_prefetch(l, g, base, n, items, keys);
+        for (uint32_t i = 0; i < n; i++, ++*item) {
+            if (!(items[i].flags & ITEM_TRANSACTION)) continue;
+            if (!duplicate_find(l, keys[i], items[i].transaction, &found)) continue;
+            *offset = found.offset;
+            return true;
+        }
+    }
+    return false;
+}
+
 bool push_duplicate(struct engine *e, const struct push_command *push, uint32_t *item, uint64_t *offset)
 {
     struct slice rest = push->groups;
     struct push_group g;
-    struct push_item m;
-    struct push_outcome found;
     *item = 0;
     for (uint32_t i = 0; i < push->group_count; i++) {
         must(push_group_of(rest, &g));
@@ -212,13 +236,7 @@ bool push_duplicate(struct engine *e, const struct push_command *push, uint32_t 
             continue;
         }
         struct push_lane l = lane_of(e, q, p);
-        for (uint32_t k = 0; k < g.item_count; k++, ++*item) {
-            push_group_item(&g, k, &m);
-            if (!(m.flags & ITEM_TRANSACTION)) continue;
-            if (!duplicate_find(&l, dedup_key(e->seed, p->number, m.transaction), m.transaction, &found)) continue;
-            *offset = found.offset;
-            return true;
-        }
+        if (group_duplicate(&l, &g, item, offset)) return true;
     }
     return false;
 }
