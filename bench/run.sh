@@ -1,26 +1,43 @@
 #!/usr/bin/env bash
-# Measures a built broker and prints the table of goals; then the same pushes to Redis streams on the same disk.
+# Measures a built broker and prints the table of goals; then the same work in Redis and PostgreSQL on the same disk.
 #
-#   bench/run.sh [BINARY]        BINARY: build/queen by default; nothing is built here
+#   bench/run.sh [BINARY] [ROW...]   BINARY: a path with a slash; build/queen by default; nothing is built here
+#
+#   ROW: push push100 popack deliver jobs idle lanes polls redis
+#        step-open step-next step-one step-rate step-lanes kv step-peers; `step` is these seven. All of them by default
 #
 #   QUEEN_BENCH_QUICK=1          shorter runs: the shape of the numbers, not the numbers
 #   QUEEN_BENCH_DIR=DIR          where data goes, on the disk to be measured (build/bench); a folder of its own is made
 #                                in it and removed again
-#   QUEEN_BENCH_ROWS="push jobs" only these rows (push push100 popack deliver jobs idle lanes polls redis)
+#   QUEEN_BENCH_ROWS="push jobs" the rows, when none are named as arguments
 #   QUEEN_BENCH_KEEP=FILE        append the JSON lines of all runs to this file
 #
 # Every row has a fresh broker on an empty folder, started and stopped by `queen bench`. Exit code: 0 measured, whether or
 # not a goal was met; 1 something could not be measured.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-queen=$(realpath "${1:-$here/../build/queen}")
+queen=$here/../build/queen
+case "${1:-}" in
+  */*)
+    queen=$1
+    shift
+    ;;
+esac
 [ -x "$queen" ] || { echo "bench: $queen is not there; build it first: ./dev build" >&2; exit 1; }
+queen=$(realpath "$queen")
 
 quick=${QUEEN_BENCH_QUICK:-0}
-rows=${QUEEN_BENCH_ROWS:-push push100 popack deliver jobs idle lanes polls redis}
+step_rows="step-open step-next step-one step-rate step-lanes kv step-peers"
+all_rows="push push100 popack deliver jobs idle lanes polls redis $step_rows"
+rows=${*:-${QUEEN_BENCH_ROWS:-$all_rows}}
+for one in $rows; do
+  [[ " $all_rows step " == *" $one "* ]] || { echo "bench: there is no row $one; there are: $all_rows, and step" >&2; exit 1; }
+done
+[[ " $rows " != *" step "* ]] || rows="$rows $step_rows"
 base=${QUEEN_BENCH_DIR:-$here/../build/bench}
 mkdir -p "$base"
 work=$(mktemp -d "$(realpath "$base")/run.XXXXXX")
+chmod 711 "$work" # PostgreSQL runs as somebody else
 trap 'rm -rf "$work"' EXIT
 lines=$work/lines.jsonl
 : >"$lines"
@@ -79,6 +96,22 @@ measure() {
   rm -rf "$work/data" "$work/data.log"
   [ -z "$line" ] || echo "$line" >>"$lines"
   note_noise "$line"
+}
+
+# ratio_row <text> <line> <figure> <line it is divided by> <least|most> <goal>
+ratio_row() {
+  local over under
+  over=$(figure "$2" "$3") under=$(figure "$4" "$3")
+  row "$1" "$(awk -v over="${over:-0}" -v under="${under:-0}" 'BEGIN { if (over > 0 && under > 0) printf "{\"ratio\":%.2f}", over / under }')" \
+    ratio "$5" "$6" times
+}
+
+# The step over 200 lanes, which other rows are compared with: measured once.
+step_line=
+step_base() {
+  [ -z "$step_line" ] || return 0
+  measure step --workers 64 --lanes 200 --size 256 --duration "$seconds"
+  step_line=$line
 }
 
 note_noise() {
@@ -140,6 +173,54 @@ fi
 if wanted redis; then
   echo
   QUEEN_BENCH_DIR=$work QUEEN_BENCH_SECONDS=$seconds "$here/peers_redis.sh" "$queen" "$lines" || failed=1
+fi
+if wanted step-open || wanted step-next || wanted step-lanes || wanted step-peers; then
+  step_base
+  row "step: pop 10, transaction, 200 lanes, 64 workers" "$step_line" steps_per_s least 20000 steps/s
+  row "  broker CPU a step" "$step_line" broker_us_per_step most 45 us
+  say "  client CPU a step" "$step_line" client_us_per_step us
+  say "  p50 of the transaction alone" "$step_line" second_p50_ms ms
+fi
+if wanted step-next; then
+  measure step --next --workers 64 --lanes 200 --size 256 --duration "$seconds"
+  say "step with next: one call" "$line" steps_per_s steps/s
+  ratio_row "  against two calls" "$line" steps_per_s "$step_line" least 1.5
+  say "  broker CPU a step" "$line" broker_us_per_step us
+fi
+if wanted step-one; then
+  measure step --batch 1 --workers 64 --lanes 200 --size 256 --duration "$seconds"
+  row "step of one message" "$line" steps_per_s least 30000 steps/s
+  say "  broker CPU a step" "$line" broker_us_per_step us
+fi
+if wanted step-rate; then
+  measure step --rate 1000 --workers 64 --lanes 200 --size 256 --duration "$seconds"
+  row "1,000 steps/s: transaction commit, p50" "$line" second_p50_ms most 0.5 ms
+  row "  p99" "$line" second_p99_ms most 3 ms
+  row "  input pushed to output consumed, p50" "$line" p50_ms most 1.5 ms
+  row "  p99" "$line" p99_ms most 6 ms
+fi
+if wanted step-lanes; then
+  for many in 10000 100000; do
+    measure step --workers 64 --lanes "$many" --size 256 --duration "$seconds"
+    say "step over $many lanes" "$line" steps_per_s steps/s
+    ratio_row "  200 lanes against it" "$step_line" steps_per_s "$line" most 1.3
+  done
+fi
+if wanted kv; then
+  measure kv --conns 64 --duration "$seconds"
+  row "KV put over HTTP, 64 B, 20,000 keys, 64 connections" "$line" ops_per_s least 50000 ops/s
+  say "  broker CPU an op" "$line" broker_us_per_message us
+  measure kv --get --conns 64 --duration "$seconds"
+  row "KV get" "$line" ops_per_s least 80000 ops/s
+  say "  broker CPU an op" "$line" broker_us_per_message us
+  measure kv --batch 16 --conns 64 --duration "$seconds"
+  say "KV put, 16 in a call" "$line" ops_per_s ops/s
+  measure kv --get --batch 16 --conns 64 --duration "$seconds"
+  say "KV get, 16 in a call" "$line" ops_per_s ops/s
+fi
+if wanted step-peers; then
+  echo
+  QUEEN_BENCH_DIR=$work QUEEN_BENCH_SECONDS=$seconds "$here/peers_step.sh" "$queen" "$lines" || failed=1
 fi
 [ -z "${QUEEN_BENCH_KEEP:-}" ] || cat "$lines" >>"$QUEEN_BENCH_KEEP"
 [ "$quick" != 1 ] || echo "quick: short runs, fewer lanes and polls; the goals are those of the full ones"

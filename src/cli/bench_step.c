@@ -229,6 +229,7 @@ int bench_step(struct bench *b)
         /* Enough for a little more than the goals. */
         double rate = o->next ? 40000 : o->batch == 1 ? 45000 : 30000;
         uint64_t count = o->count > 0 ? o->count : (uint64_t)(rate * (o->duration_s + o->warmup_s)) * o->batch;
+        if (o->count == 0 && count < (uint64_t)o->lanes * o->batch) count = (uint64_t)o->lanes * o->batch;
         uint64_t filled = 0;
         rc = step_fill(&s, count, &filled);
         s.enough = filled - filled / 20;
