@@ -313,6 +313,27 @@ static void message_render(struct buf *out, const struct push_item *item, struct
     out->len += (size_t)(p - begin);
 }
 
+void render_record(struct buf *out, const struct push_item *item, struct uuid id, uint64_t offset, struct slice ts)
+{
+    size_t transaction_max = item->flags & ITEM_TRANSACTION ? item->transaction.len * 6 : UUID_TEXT;
+    char *begin = buf_reserve(out, 160 + transaction_max + item->payload.len + ts.len), *p = begin;
+    p = PUT(p, "{\"offset\":");
+    p = decimal_put(p, offset);
+    p = PUT(p, ",\"transactionId\":\"");
+    if (item->flags & ITEM_TRANSACTION) {
+        p = text_put(p, item->transaction);
+    } else {
+        uuid_text(id, p);
+        p += UUID_TEXT;
+    }
+    p = PUT(p, "\",\"payload\":");
+    p = item->payload.len == 0 ? PUT(p, "null") : slice_put(p, item->payload);
+    p = PUT(p, ",\"ts\":");
+    p = slice_put(p, ts);
+    *p++ = '}';
+    out->len += (size_t)(p - begin);
+}
+
 static void piece_render(struct buf *out, const struct pop_answer *a, const struct claim *c, const struct delivery_piece *piece,
                          const struct push_group *group, struct slice tail, bool *first)
 {

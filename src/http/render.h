@@ -20,6 +20,9 @@ void render_time_us_or_null(struct buf *out, int64_t wall_us); /* 0 = null */
 /* The id of a stored message: one it brought along (a timer's), else the one made from its place. `tag` is the lane's message_tag. */
 struct uuid render_message_id(const struct push_item *item, uint32_t tag, uint64_t offset, int64_t created_us);
 
+/* A record of a read by offset. `ts`: the rendered time, quotes included. */
+void render_record(struct buf *out, const struct push_item *item, struct uuid id, uint64_t offset, struct slice ts);
+
 /* The answer of a pop: everything from { to }. */
 struct pop_answer {
     const struct engine_result *result;

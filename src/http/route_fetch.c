@@ -290,7 +290,9 @@ static struct fetch_plan *plan_read(struct request *r, enum fetch_route route)
 static void read_after(struct request *r)
 {
     if (!answer_outcome(r)) return;
-    buf_slice(&r->out, buf_view(&r->call.answer));
+    struct buf spare = r->out; /* large answers change hands */
+    r->out = r->call.answer;
+    r->call.answer = spare;
     answer_json(r, r->call.status == 0 ? 200 : r->call.status);
 }
 
@@ -356,22 +358,6 @@ static void entries_fetch(const struct request *r, const struct fetch_plan *p, s
     }
 }
 
-static void record_render(struct buf *out, const struct push_item *item, struct uuid id, uint64_t offset, struct slice ts)
-{
-    buf_text(out, "{\"offset\":");
-    buf_decimal(out, offset);
-    buf_text(out, ",\"transactionId\":");
-    if (item->flags & ITEM_TRANSACTION)
-        render_text(out, item->transaction);
-    else
-        render_uuid(out, id);
-    buf_text(out, ",\"payload\":");
-    buf_slice(out, item->payload.len == 0 ? slice_of("null") : item->payload);
-    buf_text(out, ",\"ts\":");
-    buf_slice(out, ts);
-    buf_byte(out, '}');
-}
-
 /* False: a message could not be read. */
 static bool records_render(struct buf *out, struct http *h, struct arena *copies, const struct fetch_view *v)
 {
@@ -393,7 +379,7 @@ static bool records_render(struct buf *out, struct http *h, struct arena *copies
             if (!first) buf_byte(out, ',');
             first = false;
             uint64_t offset = d->first_offset + i;
-            record_render(out, &item, render_message_id(&item, tag, offset, d->created_us), offset, buf_view(&ts));
+            render_record(out, &item, render_message_id(&item, tag, offset, d->created_us), offset, buf_view(&ts));
         }
         broker_piece_release(h->broker, &piece);
     }
@@ -401,12 +387,15 @@ static bool records_render(struct buf *out, struct http *h, struct arena *copies
     return good;
 }
 
-static void fetched_render(struct call *c, struct http *h, const struct fetch_plan *p, const struct fetched *fetched)
+static void fetched_render(struct call *c, struct http *h, const struct fetch_plan *p, const struct fetched *fetched,
+                           const struct fetch_sum *sum)
 {
+    enum { RECORD_BYTES = 128, ENTRY_BYTES = 256 }; /* about, without payloads and names */
     struct buf *out = &c->answer;
     struct arena copies;
     bool good = true;
     arena_init(&copies);
+    buf_reserve(out, sum->bytes + sum->messages * RECORD_BYTES + p->count * ENTRY_BYTES);
     buf_text(out, "{\"entries\":[");
     for (uint32_t i = 0; i < p->count && good; i++) {
         field_text(out, i > 0 ? ",{\"queue\":" : "{\"queue\":", p->entries[i].queue);
@@ -437,7 +426,7 @@ static void fetch_read(struct call *c, struct engine *e, struct engine_now now)
     struct fetched *fetched = arena_get(&scratch, p->count * sizeof *fetched + 1);
     entries_fetch(r, p, e, &scratch, fetched, &sum);
     if (p->wait_ms == 0 || c->late || sum.error || p->count == 0 || (int64_t)sum.bytes >= p->bytes_min) {
-        fetched_render(c, r->http, p, fetched);
+        fetched_render(c, r->http, p, fetched, &sum);
     } else {
         for (uint32_t i = 0; i < p->count; i++)
             broker_watch(r->http->broker, c, r->tenant, p->entries[i].queue, p->entries[i].partition);

@@ -6,8 +6,9 @@
  *
  *   answer  200 {"results":[...]} in the order of the ops; {"rows":[...],"truncated","nextAfter"}; {"count"}; {"found":...}
  *   errors  {"error","reason"?,"detail"?}: 400 timers_bad_request, 403 timer_horizon_exceeded, 413 payload_too_large, 429 overloaded,
- *           500 timers_error, 503 timers_unavailable, 507 storage_full. A call refused as a whole that held both schedules and
- *           cancels has the header x-queen-timers-hint: its cancels go through alone with DELETE
+ *           rate_limited (a call that schedules counts as a KV write), 500 timers_error, 503 timers_unavailable, 507 storage_full.
+ *           A call refused as a whole that held both schedules and cancels has the header x-queen-timers-hint: its cancels go
+ *           through alone with DELETE
  *
  * The deadline is QUEEN_STMT_TIMEOUT_MS. Reads see all that was answered before. A list costs about 1 us a row, and what its timers' blocks
  * cost to read where they left memory: so a page ends early, truncated, once it has read LIST_BYTES_MAX of them. */
@@ -16,6 +17,7 @@
 #include "base/limits.h"
 #include "http/answer.h"
 #include "http/data_ops.h"
+#include "http/kv_answer.h"
 #include "http/name.h"
 #include "http/render.h"
 #include "http/route.h"
@@ -25,61 +27,50 @@ enum { LIST_LIMIT_DEFAULT = 100, LIST_LIMIT_MAX = 1000, LIST_BYTES_MAX = 32 << 2
 
 /* ---- refusals ----------------------------------------------------------------------------------------------------- */
 
-static void answer_refused(struct request *r, const struct ops_refusal *why)
+static void answer_failure(struct request *r, uint32_t status, const char *error, const char *reason, const char *detail)
 {
-    answer_error(r, why->status, NULL, ""); /* clears what there was */
-    buf_clear(&r->out);
-    buf_printf(&r->out, "{\"error\":\"%s\"", why->error);
-    if (why->reason != NULL) buf_printf(&r->out, ",\"reason\":\"%s\"", why->reason);
-    if (why->detail[0] != 0) {
-        buf_text(&r->out, ",\"detail\":");
-        render_text(&r->out, slice_of(why->detail));
-    }
-    buf_byte(&r->out, '}');
+    struct ops_refusal why = {.status = status, .error = error, .reason = reason};
+    must(strlen(detail) < sizeof why.detail);
+    memcpy(why.detail, detail, strlen(detail) + 1);
+    kv_answer_refusal(r, &why);
+    if (status == 503) r->retry_after_s = 1;
 }
 
 static void answer_bad(struct request *r, const char *reason, const char *detail)
 {
-    struct ops_refusal why = {.status = 400, .error = "timers_bad_request", .reason = reason};
-    buf_clear(&r->out);
-    snprintf(why.detail, sizeof why.detail, "%s", detail);
-    answer_refused(r, &why);
+    answer_failure(r, 400, "timers_bad_request", reason, detail);
 }
 
 /* True when the call has a result. */
 static bool outcome_good(struct request *r)
 {
-    struct ops_refusal why = {.status = 503, .error = "timers_unavailable"};
-    uint32_t retry_after_s = 1;
     switch (r->call.outcome) {
     case CALL_OK:
-    case CALL_EMPTY:
         return true;
     case CALL_OVERLOADED:
-        why = (struct ops_refusal){.status = 429, .error = "overloaded"};
-        retry_after_s = r->call.retry_after_s == 0 ? 1 : r->call.retry_after_s;
-        break;
+        answer_failure(r, 429, "overloaded", NULL, "the broker has more work than it admits: try again later");
+        r->retry_after_s = r->call.retry_after_s == 0 ? 1 : r->call.retry_after_s;
+        return false;
     case CALL_STORAGE_FULL:
-        why = (struct ops_refusal){.status = 507, .error = "storage_full"};
-        retry_after_s = 0;
-        break;
+        answer_failure(r, 507, "storage_full", NULL, "the disk is above its high-water mark");
+        return false;
     case CALL_TIMEOUT:
-        why.reason = "timers_timeout";
-        break;
+        answer_failure(r, 503, "timers_unavailable", "timers_timeout", "the deadline passed: a write may still happen");
+        return false;
     case CALL_NO_LEADER:
-        why.reason = "no_leader";
-        break;
+        answer_failure(r, 503, "timers_unavailable", "no_leader", "the broker is starting or stopping");
+        return false;
     case CALL_UNKNOWN:
-    case CALL_CANCELLED:
-        why.reason = "timers_retry";
-        break;
+        answer_failure(r, 503, "timers_unavailable", "timers_retry", "the outcome is not known: a write may have happened");
+        return false;
+    case CALL_CANCELLED: /* only after the client left, and then nobody asks; said anyway so that no request stays unanswered */
+        answer_failure(r, 503, "timers_unavailable", "timers_retry", "the request was given up");
+        return false;
+    case CALL_EMPTY: /* of pops */
     case CALL_DAMAGED:
-        why = (struct ops_refusal){.status = 500, .error = "timers_error"};
-        retry_after_s = 0;
         break;
     }
-    answer_refused(r, &why);
-    r->retry_after_s = retry_after_s;
+    answer_failure(r, 500, "timers_error", NULL, "the broker failed: see its log");
     return false;
 }
 
@@ -92,8 +83,7 @@ static bool path_names_good(struct request *r, bool with_key)
     } else if (name_has_control(p[0]) || (with_key && name_has_control(p[1]))) {
         answer_bad(r, "timers_bad_op", "a name in the path has a control character");
     } else if (!name_fits(p[0], slice_make("", 0), slice_make("", 0)) || (with_key && p[1].len > TIMER_KEY_BYTES_MAX)) {
-        struct ops_refusal why = {.status = 413, .error = "payload_too_large", .reason = "name_too_long"};
-        answer_refused(r, &why);
+        answer_failure(r, 413, "payload_too_large", "name_too_long", "a queue may have 411 bytes, a timerKey 512");
     } else {
         return true;
     }
@@ -225,12 +215,14 @@ void route_timers(struct request *r)
     struct ops_refusal why;
     struct timer_inputs *in = arena_get(request_arena(r), sizeof *in);
     if (!body_read(r, in, &why)) {
-        answer_refused(r, &why);
+        kv_answer_refusal(r, &why);
     } else if (in->count == 0) {
         buf_text(&r->out, "{\"results\":[]}");
         answer_json(r, 200);
-    } else {
+    } else if (!in->schedules || kv_answer_rate(r, true)) {
         ops_submit(r, in, ops_after);
+    } else {
+        hint_set(r, inputs_see(in));
     }
 }
 

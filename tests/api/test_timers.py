@@ -501,6 +501,17 @@ def test_a_full_disk_refuses_schedules_but_not_cancels(own_broker, queue):
     assert [r["timerKey"] for r in rows(broker, queue)["rows"]] == ["c"]
 
 
+def test_schedules_count_as_kv_writes_where_these_are_limited(own_broker, queue):
+    broker = own_broker(env={"QUEEN_KV_WRITE_RATE": "1", "QUEEN_KV_WRITE_BURST": "2"})
+    for key in ("a", "b"):
+        assert schedule(broker, queue, key, 60000)["ok"]
+    answer = broker.post("/api/v1/timers", [op_schedule(queue, "c", 60000), op_cancel(queue, "a")]).expect(429)
+    assert answer.json["error"] == "rate_limited" and int(answer.headers["retry-after"]) >= 1 and HINT in answer.headers
+    for key in ("a", "b", "c"):
+        cancel(broker, queue, key)
+    assert call(broker, *[op_cancel(queue, k) for k in "abc"])[0]["status"] == "absent"
+
+
 def test_concurrent_cancels_take_a_timer_once(broker, queue):
     total, clients = 60, 6
     call(broker, *[op_schedule(queue, "k%d" % n, 60000, "t%d" % n) for n in range(total)])
