@@ -189,6 +189,16 @@ def delete_twice(b):
         b.one({"op": "delete", "key": 0}, applied("a", 1), begin=100, end=200)
 
 
+def lost_write_seen_before_it_was_sent(b):
+    b.one(get(), found("b", 2))
+    b.one(put("b"), None)
+
+
+def lost_write_seen_as_another_value(b):
+    b.one(put("b"), None)
+    b.one(get(), found("c", 2))
+
+
 def lost_write_undone(b):
     """Seen once, it stays: an unanswered write may happen late, not be taken back."""
     b.one(put("a"), applied("a", 1))

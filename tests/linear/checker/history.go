@@ -105,6 +105,53 @@ func readHistory(input io.Reader) (map[string][]porcupine.Operation, []string, e
 	return groups, names, lines.Err()
 }
 
+// pruned leaves out calls without an answer that need not have happened and of which nothing can be told: those that write nothing,
+// and those that only put strings or objects (each value is written once in a history) which no answer shows. Whoever came upon such a
+// value without showing it either wrote over it whatever it was, or got no answer itself and may have come later. So with such a
+// call the history can be put in order exactly if it can without; and each call without an answer doubles the work.
+func pruned(history []porcupine.Operation) []porcupine.Operation {
+	shown := map[string]bool{}
+	for _, o := range history {
+		if a := o.Output.(*answer); a != nil {
+			a.show(shown)
+		}
+	}
+	var kept []porcupine.Operation
+	for _, o := range history {
+		if o.Output.(*answer) != nil || o.Input.(*call).leavesTraces(shown) {
+			kept = append(kept, o)
+		}
+	}
+	return kept
+}
+
+func (a *answer) show(shown map[string]bool) {
+	if a.Rollback != nil {
+		shown[text(a.Rollback.Value)] = true
+	}
+	for _, r := range a.Results {
+		shown[text(r.Value)] = true
+		for _, row := range r.Rows {
+			shown[text(row.Value)] = true
+		}
+	}
+}
+
+func (c *call) leavesTraces(shown map[string]bool) bool {
+	for _, o := range c.Ops {
+		switch o.Op {
+		case "get", "getMany", "check":
+		case "put", "putIfAbsent":
+			if _, counts := number(text(o.Value)); counts || shown[text(o.Value)] {
+				return true
+			}
+		default:
+			return true
+		}
+	}
+	return false
+}
+
 // prepare checks what the model relies on.
 func (c *call) prepare() error {
 	if len(c.Ops) == 0 {

@@ -49,7 +49,7 @@ func main() {
 				unknown++
 			}
 		}
-		switch porcupine.CheckOperationsTimeout(model(), history, *timeout) {
+		switch porcupine.CheckOperationsTimeout(model(), pruned(history), *timeout) {
 		case porcupine.Illegal:
 			report(name, history, *timeout)
 			os.Exit(exitIllegal)
@@ -66,7 +66,7 @@ func main() {
 
 // report prints a group's history in the order of the calls, marked with how far its longest linearization comes.
 func report(name string, history []porcupine.Operation, timeout time.Duration) {
-	_, info := porcupine.CheckOperationsVerbose(model(), history, timeout)
+	_, info := porcupine.CheckOperationsVerbose(model(), pruned(history), timeout)
 	var longest []porcupine.Operation
 	for _, partial := range info.PartialLinearizationsOperations()[0] {
 		if len(partial) > len(longest) {
