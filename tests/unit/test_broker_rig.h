@@ -411,7 +411,7 @@ struct step_wish {
     int64_t delay_ms;
 };
 
-static inline void timer_encode(struct buf *out, const char *queue, const char *key, const char *lane, int64_t delay_ms)
+static inline void timer_op_encode(struct buf *out, const char *queue, const char *key, const char *lane, int64_t delay_ms)
 {
     struct push_item item = {.flags = ITEM_TRANSACTION | ITEM_ID,
                              .transaction = slice_of(key),
@@ -423,8 +423,13 @@ static inline void timer_encode(struct buf *out, const char *queue, const char *
                           .key = slice_of(key),
                           .partition = slice_of(lane),
                           .item = item};
-    size_t at = timers_begin(out, rig_tenant, 1);
     timer_op_add(out, &op);
+}
+
+static inline void timer_encode(struct buf *out, const char *queue, const char *key, const char *lane, int64_t delay_ms)
+{
+    size_t at = timers_begin(out, rig_tenant, 1);
+    timer_op_encode(out, queue, key, lane, delay_ms);
     timers_end(out, at);
 }
 
