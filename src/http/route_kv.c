@@ -44,12 +44,17 @@ static void verdict_render(struct buf *out, const struct kv_result *result)
     buf_byte(out, '}');
 }
 
+/* "<version>" */
 static void etag_set(struct request *r, const struct kv_outcome *o)
 {
-    char text[32];
-    int len = snprintf(text, sizeof text, "\"%llu\"", (unsigned long long)o->version);
-    must(len > 0 && (size_t)len < sizeof text);
-    r->etag = arena_copy(request_arena(r), slice_make(text, (size_t)len + 1)).at;
+    enum { ETAG_BYTES_MAX = 24 };
+    char *end = (char *)arena_get(request_arena(r), ETAG_BYTES_MAX) + ETAG_BYTES_MAX, *p = end;
+    uint64_t rest = o->version;
+    *--p = 0;
+    *--p = '"';
+    for (; rest > 0; rest /= 10) *--p = (char)('0' + rest % 10);
+    *--p = '"';
+    r->etag = p;
 }
 
 static void kv_render(struct request *r, const struct kv_plan *p, const struct kv_result *result)

@@ -504,6 +504,27 @@ def test_limits_can_be_set_lower(own_broker, ns):
     kv.refused(kv.call(broker, {"op": "getMany", "ns": ns, "keys": [1, 2, 3]}, {"op": "get", "ns": ns, "key": 1}), "kv_too_many_keys")
 
 
+def test_full_disk_refuses_what_grows(own_broker, ns):
+    broker = own_broker()
+    kv.put(broker, ns, "k", 1)
+    kv.put(broker, ns, "l", 1)
+    held = broker.post("/api/v1/locks", [{"op": "acquire", "name": ns, "ttlSeconds": 600}]).expect(200).json["results"][0]
+    broker.restart(env={"QUEEN_RAFT_DISK_HIGH_PCT": "1", "QUEEN_RAFT_DISK_LOW_PCT": "1"})
+    put = {"op": "put", "ns": ns, "key": "k", "value": 2, "forever": True}
+    wait_until(lambda: kv.call(broker, put).status == 507, 5, "the disk counts as full")
+    delete = {"op": "delete", "ns": ns, "key": "l"}
+    for response in (kv.call(broker, put), kv.call(broker, delete, put), broker.request("PUT", kv.path(ns, "n"), {"value": 1, "forever": True}),
+                     kv.call(broker, {"op": "incr", "ns": ns, "key": "n", "delta": 1, "forever": True}),
+                     broker.post("/api/v1/locks", [{"op": "acquire", "name": ns + "2", "ttlSeconds": 600}])):
+        body = response.expect(507).json
+        assert body["error"] == "storage_full" and body["detail"]
+    many = kv.results(broker, {"op": "getMany", "ns": ns, "keys": ["k", "l", "n"]})[0]
+    assert [r["key"] for r in many["rows"]] == ["k", "l"]
+    assert kv.results(broker, delete, {"op": "check", "ns": ns, "key": "n", "expect": 0})[0]["applied"] is True
+    assert broker.delete(kv.path(ns, "k")).expect(200).json["applied"] is True
+    assert broker.post("/api/v1/locks", [{"op": "release", "name": ns, "token": held["token"]}]).expect(200).json["results"][0]["released"] is True
+
+
 def test_rates(own_broker, ns):
     tenant = {"x-queen-tenant": "00000000-0000-0000-0000-0000000000aa"}
     broker = own_broker(env={"QUEEN_KV_WRITE_RATE": "1", "QUEEN_KV_WRITE_BURST": "3", "QUEEN_TENANCY_HEADER": "true", "QUEEN_KV_TRUSTED_PROXY": "true"})
