@@ -494,6 +494,37 @@ def test_browsing(broker, ns):
     kv.refused(broker.post("/api/v1/resources/kv/list", b"["), "kv_bad_body")
 
 
+def test_many_edges_one_order(own_broker, ns):
+    """Requests of several threads of the broker: what one was answered, every other sees."""
+    broker = own_broker(env={"QUEEN_EDGE_THREADS": "3"})
+    failures, total = [], 6 * 40
+
+    def work(number):
+        try:
+            for n in range(40):
+                key = "k%d" % number
+                written = kv.results(broker, {"op": "put", "ns": ns, "key": key, "value": n, "forever": True},
+                                     {"op": "incr", "ns": ns, "key": "sum", "delta": 1, "forever": True})
+                row = broker.fresh_request("GET", kv.path(ns, key)).expect(200).json
+                assert (row["value"], row["version"]) == (n, written[0]["version"])
+                page = kv.results(broker, {"op": "getPrefix", "ns": ns, "prefix": "k"})[0]
+                assert [r["value"] for r in page["rows"] if r["key"] == key] == [n]
+                held = broker.post("/api/v1/locks", [{"op": "acquire", "name": ns, "ttlSeconds": 60, "owner": key}]).expect(200).json["results"][0]
+                if held["acquired"]:
+                    answer = broker.post("/api/v1/locks", [{"op": "release", "name": ns, "token": held["token"]}]).expect(200).json["results"][0]
+                    assert answer["released"] is True
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+    assert kv.get(broker, ns, "sum")["value"] == total
+
+
 # ---- settings ----------------------------------------------------------------------------------------------------------
 
 def test_limits_can_be_set_lower(own_broker, ns):
