@@ -11,6 +11,7 @@
 #include "base/limits.h"
 #include "broker/config.h"
 #include "http/data_ops.h"
+#include "http/kv_answer.h"
 #include "http/kv_rates.h"
 #include "http/kv_value.h"
 #include "http/lock_ops.h"
@@ -654,6 +655,40 @@ static void test_lock_elements(void **state)
 
 /* ---- rates --------------------------------------------------------------------------------------------------------- */
 
+static void test_outcomes_in_the_envelope_of_kv(void **state)
+{
+    (void)state;
+    static const struct {
+        enum call_outcome outcome;
+        uint32_t status, retry_after_s;
+        const char *begins;
+    } cases[] = {
+        {CALL_OVERLOADED, 429, 3, "{\"error\":\"overloaded\",\"detail\":\""},
+        {CALL_STORAGE_FULL, 507, 0, "{\"error\":\"storage_full\",\"detail\":\""},
+        {CALL_TIMEOUT, 503, 1, "{\"error\":\"kv_unavailable\",\"reason\":\"kv_timeout\",\"detail\":\""},
+        {CALL_NO_LEADER, 503, 1, "{\"error\":\"kv_unavailable\",\"reason\":\"kv_no_leader\",\"detail\":\""},
+        {CALL_UNKNOWN, 503, 1, "{\"error\":\"kv_unavailable\",\"reason\":\"kv_retry\",\"detail\":\""},
+        {CALL_CANCELLED, 503, 1, "{\"error\":\"kv_unavailable\",\"reason\":\"kv_retry\",\"detail\":\""},
+        {CALL_DAMAGED, 500, 0, "{\"error\":\"kv_error\",\"detail\":\""},
+    };
+    struct request *r = calloc(1, sizeof *r);
+    assert_non_null(r);
+    r->call.outcome = CALL_OK;
+    assert_true(kv_answer_outcome(r) && r->status == 0 && r->out.len == 0);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        r->call.outcome = cases[i].outcome;
+        r->call.retry_after_s = 3;
+        buf_text(&r->out, "half an answer");
+        assert_false(kv_answer_outcome(r));
+        assert_int_equal(r->status, cases[i].status);
+        assert_int_equal(r->retry_after_s, cases[i].retry_after_s);
+        size_t len = strlen(cases[i].begins);
+        if (r->out.len < len || memcmp(r->out.at, cases[i].begins, len) != 0) fail_msg("%.*s", (int)r->out.len, r->out.at);
+    }
+    buf_free(&r->out);
+    free(r);
+}
+
 static struct uuid tenant_number(uint32_t n)
 {
     struct uuid id = {{0}};
@@ -716,6 +751,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_rows, setup, teardown),
         cmocka_unit_test_setup_teardown(test_every_refusal_of_locks, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lock_elements, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_outcomes_in_the_envelope_of_kv, setup, teardown),
         cmocka_unit_test_setup_teardown(test_rates, setup, teardown),
         cmocka_unit_test_setup_teardown(test_rates_forget_idle_tenants, setup, teardown),
     };
