@@ -1,6 +1,7 @@
 /* Refusing early, so that what is accepted is answered soon and memory stays flat.
  *
- *   by bytes   broker_admit, before a body is read: all bodies being read and calls being served share one budget
+ *   by bytes   broker_admit, before a body is read: all bodies being read and calls being served share one budget. Large bodies
+ *              leave a quarter of it to the small ones, which a few uploads that stop half way would else shut out
  *   by count   QUEUED_CALLS_MAX calls wait for an entry
  *   by time    the oldest queued call has waited admit_hold_ms: a newcomer would wait at least as long. What wins room back
  *              (acks, deletes) is let in four times as long as what takes room
@@ -8,7 +9,7 @@
  *   by disk    disk_guard.c */
 #include "broker/broker_internal.h"
 
-enum { SMALL_CALLS_PATIENCE = 4, RETRY_AFTER_MAX_S = 5 };
+enum { SMALL_CALLS_PATIENCE = 4, RETRY_AFTER_MAX_S = 5, LARGE_BODY_BYTES = 1 << 18 };
 
 /* 1 to 5 seconds: longer the longer the overload lasts. */
 uint32_t admission_retry_after(struct broker *b)
@@ -50,6 +51,7 @@ bool admission_write_refused(struct broker *b, struct call *c)
 bool broker_admit(struct broker *b, size_t bytes, uint32_t *retry_after_s)
 {
     uint64_t max = b->config.admit_bytes_max;
+    if (bytes > LARGE_BODY_BYTES) max -= max / 4;
     uint64_t now = atomic_load_explicit(&b->admitted_bytes, memory_order_relaxed);
     do {
         /* One body larger than the whole budget is let in when it is alone. */

@@ -380,8 +380,13 @@ static bool timers_read(struct reading *r)
     const char *at = r->j.at;
     if (timer_ops_read(&r->j, OPS_TRANSACTION, r->config, &r->in->timers, &why)) return true;
     r->in->timers = (struct timer_inputs){0};
-    bool owned = why.reason != NULL && strcmp(why.reason, "timers_server_owned_field") == 0;
-    refuse(r, RANK_TIMERS, 400, owned ? why.reason : "bad_request", "%s", why.detail);
+    const char *reason = why.reason == NULL ? "" : why.reason;
+    if (strcmp(reason, "timers_call_too_large") == 0)
+        refuse(r, RANK_TIMERS, 200, "too_large", "%s", why.detail);
+    else if (strcmp(reason, "timers_server_owned_field") == 0)
+        refuse(r, RANK_TIMERS, 400, reason, "%s", why.detail);
+    else
+        refuse(r, RANK_TIMERS, 400, "bad_request", "%s", why.detail);
     return array_pass(r, at, "timers");
 }
 
