@@ -12,6 +12,7 @@
 #
 # Exit code: 0 measured (a peer that is not installed is left out, and said); 1 something could not be measured.
 set -euo pipefail
+export LC_ALL=C
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 queen=$(realpath "${1:?the path of the queen binary}")
 lines=${2:-}
@@ -122,15 +123,26 @@ pg_stop() {
   rm -rf "$work/pg" "$work"/step.*
 }
 
+# Waits until no client has a backend any more and the postmaster has seen all of them end: then their CPU is in its own books.
+pg_idle() {
+  local tries pid busy
+  for tries in $(seq 400); do
+    busy=0
+    for pid in $(cat "/proc/$server/task/$server/children"); do
+      ! tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -qE '^$|^postgres: (bench|autovacuum worker)' || busy=1
+    done
+    [ "$busy" = 1 ] || return 0
+    sleep 0.05
+  done
+  echo "bench: backends of PostgreSQL did not end (looked $tries times)" >&2
+  return 1
+}
+
 # CPU of the server so far in clock ticks: the postmaster, its children that ended, those that live.
 pg_ticks() {
-  local pid
-  {
-    sed 's/.*) //' "/proc/$server/stat" | awk '{ print $12 + $13 + $14 + $15 }'
-    for pid in $(cat "/proc/$server/task/$server/children"); do
-      sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null | awk '{ print $12 + $13 }' || true
-    done
-  } | awk '{ sum += $1 } END { print sum }'
+  local files=("/proc/$server/stat") pid
+  for pid in $(cat "/proc/$server/task/$server/children"); do files+=("/proc/$pid/stat"); done
+  { cat "${files[@]}" 2>/dev/null || true; } | awk '{ sub(/.*\) /, ""); sum += $12 + $13; if (NR == 1) sum += $14 + $15 } END { print sum }'
 }
 
 # pg_fill <kind> <messages a lane>
@@ -150,40 +162,51 @@ checkpoint;
 SQL
 }
 
-# pg_point <kind> <connections> <text>
+# pg_point <kind> <connections> <text>. Measured after a second of warm-up: rate and latency from pgbench's log of every step, CPU by
+# the clock.
 pg_point() {
-  local kind=$1 conns=$2 from to line outputs once done_all
+  local kind=$1 conns=$2 load code=0 from to ticks line outputs once all
   # Enough for 7,000 steps a second in the lanes that are used: every client has as many, so a few stay untouched.
-  pg_start && pg_fill "$kind" $(((seconds + 1) * 70000 / (lanes / conns * conns))) || { failed=1; pg_stop; return 0; }
-  from=$(pg_ticks)
-  if ! "$pg_bin/pgbench" -h 127.0.0.1 -p "$port" -U bench -n -M prepared -c "$conns" -j 1 -T $((seconds + 1)) -l --log-prefix="$work/step" \
-    -D turn=0 -D conns="$conns" -D lanes=$lanes -D payload="$(head -c 192 /dev/urandom | base64 -w 0)" -D value="$(head -c 48 /dev/urandom | base64 -w 0)" \
-    -f "$here/peers/step_$kind.pgbench" postgres >"$work/pgbench.log" 2>&1; then
+  pg_start && pg_fill "$kind" $(((seconds + 1) * 70000 / (lanes / conns * conns))) && pg_idle || { failed=1; pg_stop; return 0; }
+  "$pg_bin/pgbench" -h 127.0.0.1 -p "$port" -U bench -n -M prepared -c "$conns" -j 1 -T $((seconds + 1)) -l --log-prefix="$work/step" \
+    -D turn=0 -D conns="$conns" -D lanes=$lanes -D payload="$(head -c 192 /dev/urandom | base64 -w 0)" \
+    -D value="$(head -c 48 /dev/urandom | base64 -w 0)" -f "$here/peers/step_$kind.pgbench" postgres >"$work/pgbench.log" 2>&1 &
+  load=$!
+  sleep 1.2
+  from=$EPOCHREALTIME ticks=$(pg_ticks)
+  sleep $((seconds - 1)).6
+  ticks=$(($(pg_ticks) - ticks)) to=$EPOCHREALTIME
+  wait "$load" || code=$?
+  if [ "$code" -ne 0 ]; then
     echo "bench: pgbench failed:" >&2
     grep -m 3 -iE 'error|fatal' "$work/pgbench.log" >&2 || tail -n 3 "$work/pgbench.log" >&2
     failed=1
   fi
-  while [ "$(pg_sql -c "select count(*) from pg_stat_activity where application_name = 'pgbench'")" != 0 ]; do sleep 0.05; done
-  to=$(pg_ticks)
   outputs=$(pg_sql -c 'select count(*) from outputs')
   once=$(pg_sql -c 'select count(*) from once')
-  # The log's columns: client, number, microseconds, script, end in s, and us. The first second is the warm-up.
-  line=$(cat "$work"/step.* | sort -k3,3n | awk -v kind="$kind" -v conns="$conns" -v lanes=$lanes -v ticks=$((to - from)) \
-    -v hz="$(getconf CLK_TCK)" -v outputs="$outputs" -v once="$once" '
-    { all++; at = $5 + $6 / 1e6; ends[all] = at; us[all] = $3; if (all == 1 || at < first) first = at; if (at > last) last = at }
+  all=$(cat "$work"/step.* | wc -l)
+  # The log's columns: client, number, microseconds, script, end in seconds, and microseconds.
+  line=$(cat "$work"/step.* | sort -k3,3n | awk -v kind="$kind" -v conns="$conns" -v lanes=$lanes -v ticks="$ticks" -v from="$from" -v to="$to" \
+    -v hz="$(getconf CLK_TCK)" -v outputs="$outputs" -v once="$once" -v all="$all" '
+    { at = $5 + $6 / 1e6; if (at >= from && at < to) us[++n] = $3 }
     END {
-      for (i = 1; i <= all; i++) if (ends[i] >= first + 1) kept[++n] = us[i]
-      p50 = kept[int(n / 2) + 1]; p99 = kept[int(n * 0.99) + 1]
-      printf "{\"bench\":\"postgresql-step\",\"how\":\"%s\",\"conns\":%d,\"lanes\":%d,\"batch\":10,\"size\":256,\"steps_per_s\":%.0f,\"steps\":%d,", kind, conns, lanes, n / (last - first - 1), n
-      printf "\"p50_ms\":%.3f,\"p99_ms\":%.3f,\"broker_us_per_step\":%.1f,\"steps_in_all\":%d,\"outputs_found\":%d,\"once_found\":%d}\n", p50 / 1e3, p99 / 1e3, ticks * 1e6 / hz / all, all, outputs, once
+      if (n == 0) exit
+      printf "{\"bench\":\"postgresql-step\",\"how\":\"%s\",\"conns\":%d,\"lanes\":%d,\"batch\":10,\"size\":256,", kind, conns, lanes
+      printf "\"seconds\":%.2f,\"steps_per_s\":%.0f,\"steps\":%d,", to - from, n / (to - from), n
+      printf "\"p50_ms\":%.3f,\"p99_ms\":%.3f,\"broker_us_per_step\":%.1f,", us[int(n / 2) + 1] / 1e3, us[int(n * 0.99) + 1] / 1e3, ticks * 1e6 / hz / n
+      printf "\"steps_in_all\":%d,\"outputs_found\":%d,\"once_found\":%d}\n", all, outputs, once
     }')
-  done_all=$(figure "$line" steps_in_all)
-  if [ "$once" != "$done_all" ] || [ "$outputs" != $((done_all * 10)) ]; then
-    echo "bench: PostgreSQL did $done_all steps but holds $outputs outputs and $once markers" >&2
+  if [ "$once" != "$all" ] || [ "$outputs" != $((all * 10)) ]; then
+    echo "bench: PostgreSQL did $all steps but holds $outputs outputs and $once markers" >&2
     failed=1
   fi
-  keep "$line"
-  print "$3, $conns connections" "$line"
+  if [ -n "$line" ]; then
+    keep "$line"
+    print "$3, $conns connections" "$line"
+  else
+    echo "bench: no step of PostgreSQL ended in the measured time ($3, $conns connections)" >&2
+    failed=1
+  fi
   pg_stop
 }
 

@@ -13,8 +13,8 @@
 #include "cli/bench.h"
 
 enum {
-    STEP_NAME_MAX = 160,
-    STEP_PARTITION_BYTES = 13, /* "lane-00000000" */
+    STEP_PARTITION_BYTES = 13,    /* "lane-00000000" */
+    STEP_NEXT_FIELDS_BYTES = 768, /* the messages of a `next` begin before that: our names are short */
 };
 
 struct step_shared {

@@ -252,7 +252,8 @@ static enum load_verdict step_committed(struct load_conn *c, const struct load_a
         return LOAD_DONE;
     }
     size_t len = a->body_len - (size_t)(next - a->body);
-    if (memmem(next, len, "\"messages\":[]", 13) != NULL) return LOAD_DONE;
+    size_t fields = len < STEP_NEXT_FIELDS_BYTES ? len : STEP_NEXT_FIELDS_BYTES;
+    if (memmem(next, fields, "\"messages\":[]", 13) != NULL) return LOAD_DONE; /* the next pop waits */
     c->start_ns = now_ns;
     return batch_go(c, a, next, len);
 }
