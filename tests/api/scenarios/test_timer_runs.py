@@ -1,7 +1,9 @@
 """Timers under races, restarts and in great number."""
 
+import base64
 import http.client
 import json
+import os
 import random
 import threading
 import time
@@ -340,3 +342,67 @@ def test_a_great_many_pending_timers(own_broker):
     broker.restart("stop")
     print("restart after a stop %.2f s" % (time.monotonic() - begin))
     assert count(broker, queue, "order-0") > 0
+
+
+# ---- the log behind them ----
+
+SMALL_LOG = {"QUEEN_RAFT_SEGMENT_BYTES": "1048576", "QUEEN_LOG_CACHE_BYTES": "1048576", "QUEEN_RAFT_DURABLE_EVERY_MS": "100"}
+
+
+def disk_bytes(broker):
+    total = 0
+    for folder, _, files in os.walk(broker.data_dir):
+        for name in files:
+            try:
+                total += os.stat(os.path.join(folder, name)).st_blocks * 512
+            except FileNotFoundError:
+                pass
+    return total
+
+
+def churn(broker, mib):
+    """Pushes so much to a queue and deletes it: the log moves on and what is only that queue's goes."""
+    queue = unique("churn")
+    for _ in range(mib * 4):
+        broker.push([{"queue": queue, "payload": "x" * 250000}]).expect(201)
+    broker.delete_queue(queue)
+
+
+def test_a_pending_timer_keeps_its_payload_while_the_log_moves_on(own_broker, queue):
+    broker = own_broker(env=SMALL_LOG)
+    text = ('{"marker":"%s"}' % ("m" * 5000)).encode()
+    promised = {}
+    for n in range(8):
+        promised["k%d" % n] = schedule(broker, queue, "k%d" % n, 3600000, payload=text, partition="p")["messageId"]
+        churn(broker, 3)
+    wait_until(lambda: disk_bytes(broker) < 20 << 20, 20, "what nobody wants is gone")
+    for how in ("stop", "kill"):
+        broker.restart(how)
+        for key, message in promised.items():
+            seen = peek(broker, queue, key)
+            assert (seen["messageId"], seen["payload"]) == (message, base64.b64encode(text).decode())
+        churn(broker, 3)
+    # Fired, the payload still stands where it was scheduled.
+    due = transaction(broker, *[op_schedule(queue, key, 0, payload=text, partition="q") for key in list(promised)[:4]])["results"]
+    moved = {r["messageId"] for r in due}
+    churn(broker, 6)
+    broker.restart("kill")
+    fired = broker.drain(queue)
+    assert {m["id"] for m in fired} == moved and all(m["data"] == json.loads(text) for m in fired)
+    assert [r["timerKey"] for r in rows(broker, queue)["rows"]] == list(promised)[4:]
+
+
+def test_schedules_that_are_cancelled_or_replaced_do_not_fill_the_disk(own_broker, queue):
+    broker = own_broker(env=SMALL_LOG)
+    payload = {"x": "y" * 4000}
+    keep = schedule(broker, queue, "keep", 3600000)
+    rounds = 200 if TEST_ALL else 60
+    for turn in range(rounds):
+        keys = ["k%d" % n for n in range(100)]
+        call(broker, *[op_schedule(queue, k, 3600000, payload=payload) for k in keys])
+        if turn % 2:
+            call(broker, *[op_cancel(queue, k) for k in keys])
+    assert count(broker, queue, "k") == 1 + 100 * (1 - (rounds - 1) % 2)
+    wait_until(lambda: disk_bytes(broker) < 16 << 20, 20, "what was replaced and cancelled is gone")
+    broker.restart("kill")
+    assert peek(broker, queue, "keep")["messageId"] == keep["messageId"]
