@@ -22,6 +22,7 @@ import signal
 import sys
 import threading
 import time
+import uuid
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "crash"))
@@ -43,6 +44,7 @@ MISHAPS = (
     ("twice", 0.04),  # it sends the transaction again after its answer
     ("abreast", 0.03),  # it sends it on two connections at once
     ("extend", 0.02),
+    ("spoiled", 0.02),  # first it sends the step with a part that must be refused; then the step itself, or it forgets everything
 )
 
 
@@ -171,6 +173,8 @@ class Worker:
         if mishap == "extend":
             self.extend(message)
         step = Step(self, message)
+        if mishap == "spoiled":
+            self.spoil(step)
         text = step.text(self.claim_parameters() if last and self.settings["next"] and mishap is None else None)
         if mishap in ("half", "blind"):
             self.send_and_leave(text, len(text) if mishap == "blind" else self.rng.randrange(len(text)))
@@ -203,6 +207,18 @@ class Worker:
                 raise Dropped
             time.sleep(0.03 + 0.02 * attempt)
         raise Dropped
+
+    def spoil(self, step):
+        """A transaction that is rolled back although its message is not done: nothing of it may stay, its ack included."""
+        kind = self.rng.choice(("duplicate", "kv_precondition", "rejected_ack"))
+        answer, _ = self.send_until_answered(step.spoiled_text(kind))
+        if answer["success"] or answer["reason"] not in (kind, "rejected_ack"):
+            self.problem(f"a step spoiled to be refused for {kind} answered {answer}")
+        self.count_rollback(answer)
+        if answer.get("reason") == kind:
+            self.count(f"spoiled {kind}")
+        if self.rng.random() < 0.6:
+            raise Dropped
 
     def send_and_leave(self, text, length):
         head = f"POST /api/v1/transaction HTTP/1.1\r\nHost: q\r\nContent-Length: {len(text)}\r\n\r\n".encode()
@@ -353,6 +369,20 @@ class Step:
         if following is not None:
             body["next"] = following
         self.body = body
+        return json.dumps(body).encode()
+
+    def spoiled_text(self, kind):
+        """The step with a push, a KV op or a lease that makes it fail for this reason."""
+        self.text(None)
+        body = dict(self.body, operations=list(self.body["operations"]), kv=list(self.body["kv"]))
+        if kind == "duplicate":
+            item = {"queue": "gate", "partition": "gate", "transactionId": "closed", "payload": 0}
+            body["operations"].append({"type": "push", "items": [item]})
+        elif kind == "kv_precondition":
+            # the namespace comes last in the order of judging
+            body["kv"].append({"op": "putIfAbsent", "ns": "zgate", "key": "closed", "value": 0, "forever": True, "required": True})
+        else:
+            body["operations"][0] = dict(body["operations"][0], leaseId=str(uuid.UUID(int=self.worker.rng.getrandbits(128))))
         return json.dumps(body).encode()
 
     def committed(self, answer):

@@ -28,7 +28,7 @@ def test_every_input_takes_effect_exactly_once(brokers, seed, place, record_prop
     counts = run.counts
     for name in ("kills -9", "power cuts", "worker kills", "redeliveries", "answers lost", "transactions sent again", "next with messages",
                  "rollback rejected_ack", "rollback duplicate", "rollback kv_precondition exists", "cancel cancelled", "cancel absent",
-                 "oversleep", "requests cut", "answers cut", "timers watched"):  # fmt: skip
+                 "spoiled duplicate", "spoiled kv_precondition", "spoiled rejected_ack", "oversleep", "requests cut", "answers cut", "timers watched"):  # fmt: skip
         assert counts[name] > 0, f"no {name}: {counts}"
     assert counts["inputs"] > 20 * SECONDS and counts["kills -9"] + counts["power cuts"] > SECONDS / 6, counts
     assert counts["committed"] > counts["inputs"], counts
