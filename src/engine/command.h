@@ -53,6 +53,11 @@ enum command_kind {
     COMMAND_POSITIONS, /* only inside a step */
     COMMAND_STEP,
     COMMAND_TICK, /* fires timers that are due */
+    COMMAND_SEEK,
+    COMMAND_GROUP_DELETE,
+    COMMAND_SUBSCRIPTION,
+    COMMAND_LETTERS_DELETE,
+    COMMAND_LETTER_MOVE,
 };
 
 enum { ENTRY_MAGIC = 0x314e4551, ENTRY_HEAD_BYTES = 48, COMMAND_HEAD_BYTES = 8 };
@@ -383,6 +388,57 @@ struct queue_delete_command {
 };
 void queue_delete_encode(struct buf *out, const struct queue_delete_command *d);
 bool queue_delete_decode(const struct command *c, struct queue_delete_command *out);
+
+/* ---- what operators do to groups and dead letters ------------------------------------------------------------------- */
+
+/* Puts a group's cursors somewhere: leases are released, counters start anew, cursors are made where there were none. */
+struct seek_command {
+    struct uuid tenant;
+    uint8_t to_end;        /* else to the first message created at or after `us` (none: the end) */
+    uint8_t has_partition; /* else all lanes of the queue */
+    int64_t us;            /* wall time */
+    struct slice group, queue, partition;
+};
+void seek_encode(struct buf *out, const struct seek_command *s);
+bool seek_decode(const struct command *c, struct seek_command *out);
+
+/* Removes a group's cursors, and unless keep_registration is set what it knows of how it began. */
+struct group_delete_command {
+    struct uuid tenant;
+    uint8_t keep_registration;
+    struct slice group, queue; /* queue: empty = all queues of the tenant */
+};
+void group_delete_encode(struct buf *out, const struct group_delete_command *d);
+bool group_delete_decode(const struct command *c, struct group_delete_command *out);
+
+/* Lanes the group has not touched begin at messages of this time, on every queue where it is registered. */
+struct subscription_command {
+    struct uuid tenant;
+    int64_t us;
+    struct slice group;
+};
+void subscription_encode(struct buf *out, const struct subscription_command *s);
+bool subscription_decode(const struct command *c, struct subscription_command *out);
+
+/* Removes dead letters: those with the given sequences (ids by letter_sequence), or all of the queue, or of a group there. */
+struct letters_delete_command {
+    struct uuid tenant;
+    uint32_t count;            /* 0: by queue and group */
+    const char *sequences;     /* u64 each, unaligned */
+    struct slice queue, group; /* group: empty = any */
+};
+void letters_delete_encode(struct buf *out, const struct letters_delete_command *d);
+bool letters_delete_decode(const struct command *c, struct letters_delete_command *out);
+
+/* Removes one dead letter and pushes its message, encoded anew by the edge, to where it shall go: both or neither. */
+struct letter_move_command {
+    struct uuid tenant;
+    struct uuid letter;
+    struct command push; /* one group of one item with ITEM_TRANSACTION */
+};
+size_t letter_move_begin(struct buf *out, struct uuid tenant, struct uuid letter); /* then push_begin..push_end, then: */
+void letter_move_end(struct buf *out, size_t command_at);
+bool letter_move_decode(const struct command *c, struct letter_move_command *out);
 
 void claim_return_encode(struct buf *out, struct uuid lease);
 bool claim_return_decode(const struct command *c, struct uuid *lease);

@@ -125,6 +125,8 @@ void engine_free(struct engine *e)
     tables_free(e);
     for (uint32_t i = 0; i < e->dead_letter_count; i++) free((char *)(uintptr_t)e->dead_letters[i].error.at);
     free(e->dead_letters);
+    buf_free(&e->gone_cursors);
+    buf_free(&e->gone_letters);
     idmap_free(&e->queue_names);
     idmap_free(&e->partition_names);
     idmap_free(&e->group_names);
@@ -238,6 +240,16 @@ static bool command_apply(struct engine *e, const struct command *c, uint64_t wh
         return step_apply(e, c, where, arena, r);
     case COMMAND_TICK:
         return tick_apply(e);
+    case COMMAND_SEEK:
+        return seek_apply(e, c, r);
+    case COMMAND_GROUP_DELETE:
+        return group_delete_apply(e, c, arena, r);
+    case COMMAND_SUBSCRIPTION:
+        return subscription_apply(e, c, r);
+    case COMMAND_LETTERS_DELETE:
+        return letters_delete_apply(e, c, r);
+    case COMMAND_LETTER_MOVE:
+        return letter_move_apply(e, c, where, arena, r);
     case COMMAND_POSITIONS:
         break; /* a part of a step only */
     }

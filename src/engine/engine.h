@@ -175,6 +175,8 @@ struct step_result {
     struct pop_result next; /* the claim for the next batch */
 };
 
+enum letter_fate { LETTER_GONE, LETTER_MOVED, LETTER_DUPLICATE };
+
 struct engine_result {
     uint8_t kind; /* command_kind */
     union {
@@ -197,6 +199,16 @@ struct engine_result {
         struct {
             bool existed;
         } queue_delete;
+        struct {
+            uint32_t
+                lanes; /* SEEK: cursors put; GROUP_DELETE: cursors removed; SUBSCRIPTION: queues; LETTERS_DELETE: letters */
+            struct slice *queues; /* GROUP_DELETE: names of the queues where the group was known */
+            uint32_t queue_count;
+        } changed;
+        struct {
+            uint8_t fate;             /* enum letter_fate */
+            struct push_outcome push; /* moved, or the message that has the id already */
+        } letter_move;
     };
 };
 
@@ -374,6 +386,32 @@ enum fetch_status engine_fetch(struct engine *e, struct uuid tenant, struct slic
 enum fetch_status engine_offset_at(struct engine *e, struct uuid tenant, struct slice queue, struct slice partition, int64_t us,
                                    bool *found, uint64_t *offset, int64_t *created_us, uint64_t *start, uint64_t *tail);
 int64_t engine_safe_time_us(const struct engine *e); /* greatest wall time applied */
+
+bool engine_dead_letter_get(struct engine *e, struct uuid tenant, struct uuid id, uint64_t *sequence,
+                            struct dead_letter_view *out);
+
+/* A group's cursor in a lane, as listings show it. */
+struct cursor_view {
+    uint32_t partition, group; /* numbers */
+    int64_t committed;         /* last acked offset, -1 = none; where its subscription begins if it has not started */
+    uint64_t offset_lag;       /* messages not acked */
+    int64_t oldest_us;         /* createdAt of the oldest of them; 0 = none */
+    bool leased;               /* held now */
+    struct uuid lease;
+    int64_t lease_expires_us; /* wall time, when leased */
+    uint32_t attempt;
+    uint16_t retries;
+};
+/* False: the group has no cursor there. */
+bool engine_cursor_get(struct engine *e, uint32_t partition, uint32_t group, struct engine_now now, struct cursor_view *out);
+/* How the group began: mode and time. */
+bool engine_group_subscription(struct engine *e, uint32_t group, uint8_t *mode, int64_t *from_us, bool *registered);
+/* The message at an offset of a lane, and the offsets an id has there (the first one at or after `from`). */
+bool engine_message_at(struct engine *e, uint32_t partition, uint64_t offset, struct delivery_piece *out);
+bool engine_message_find(struct engine *e, struct uuid tenant, uint32_t partition, struct slice transaction, uint64_t from,
+                         uint64_t *offset);
+/* Does a dead letter of any group hold this offset? O(dead letters of the broker). */
+bool engine_dead_letter_at(struct engine *e, uint32_t partition, uint64_t offset);
 
 struct engine_stats {
     uint64_t kv_rows, kv_bytes, timers;

@@ -10,7 +10,7 @@
  * id is still bounded by it).
  *
  * Files: queue.c (queues, partitions, groups: life), run.c (append runs), cursor.c (cursors, ready lists, leases), push.c, pop.c,
- * ack.c, kv.c, timer.c, lock.c, position.c, step.c (commands), row.c (rows, cut, load, digest), view.c (reads), engine.c (apply, housekeeping). */
+ * ack.c, kv.c, timer.c, lock.c, position.c, step.c, admin.c (commands), row.c (rows, cut, load, digest), view.c (reads), engine.c (apply, housekeeping). */
 #ifndef QUEEN_ENGINE_INTERNAL_H
 #define QUEEN_ENGINE_INTERNAL_H
 
@@ -234,6 +234,8 @@ struct engine {
     struct tree kv_order, timer_order;
     struct heap kv_expiry, timers_due;
     uint64_t kv_version, kv_bytes, timer_last; /* counters: version given, bytes of paths and values, timer sequence given */
+    struct buf gone_cursors; /* removed since the last cut while their lanes stay: queue, partition, group, u32 each */
+    struct buf gone_letters; /* removed since the last cut while their queues stay: queue, sequence, u64 each */
     struct numbers dirty_kv, dirty_timers;
     struct buf gone_kv;     /* paths removed since the last cut, each u16 length and bytes */
     struct buf gone_timers; /* sequences removed since the last cut, u64 each */
@@ -335,6 +337,12 @@ bool ack_apply(struct engine *e, const struct command *c, struct arena *arena, s
 bool kv_apply(struct engine *e, const struct command *c, struct arena *arena, struct engine_result *r);
 bool timers_apply(struct engine *e, const struct command *c, uint64_t where, struct arena *arena, struct engine_result *r);
 bool tick_apply(struct engine *e);
+bool seek_apply(struct engine *e, const struct command *c, struct engine_result *r);
+bool group_delete_apply(struct engine *e, const struct command *c, struct arena *arena, struct engine_result *r);
+bool subscription_apply(struct engine *e, const struct command *c, struct engine_result *r);
+bool letters_delete_apply(struct engine *e, const struct command *c, struct engine_result *r);
+bool letter_move_apply(struct engine *e, const struct command *c, uint64_t where, struct arena *arena, struct engine_result *r);
+struct dead_letter *letter_find(const struct engine *e, struct uuid tenant, struct uuid id); /* NULL when none */
 bool locks_apply(struct engine *e, const struct command *c, struct arena *arena, struct engine_result *r);
 bool step_apply(struct engine *e, const struct command *c, uint64_t where, struct arena *arena, struct engine_result *r);
 bool extend_apply(struct engine *e, const struct command *c, struct engine_result *r);

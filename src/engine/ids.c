@@ -71,3 +71,13 @@ struct uuid thing_id(uint64_t seed, enum id_space space, uint64_t number, int64_
     return id_build((uint64_t)(created_us / 1000), number & OFFSET_MASK,
                     tag_make(spread, (uint32_t)(number >> 32) ^ (uint32_t)spread));
 }
+
+uint64_t thing_number(struct uuid id)
+{
+    uint64_t high = 0, low = 0;
+    for (int i = 0; i < 8; i++) {
+        high = high << 8 | id.bytes[i];
+        low = low << 8 | id.bytes[8 + i];
+    }
+    return (high & 0xfff) << 30 | (low >> 32 & 0x3fffffffU);
+}

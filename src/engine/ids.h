@@ -29,5 +29,7 @@ bool message_id_parse(uint64_t seed, struct uuid id, uint32_t partition, uint64_
 /* Ids of other things: queues, partitions, dead letters. `space` keeps the kinds apart. */
 enum id_space { ID_QUEUE = 1, ID_PARTITION, ID_DEAD_LETTER };
 struct uuid thing_id(uint64_t seed, enum id_space space, uint64_t number, int64_t created_us);
+/* The number (modulo 2^42) that such an id would be of. The caller makes the id anew from what it finds and compares. */
+uint64_t thing_number(struct uuid id);
 
 #endif

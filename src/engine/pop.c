@@ -365,7 +365,8 @@ uint32_t engine_group_find(struct engine *e, struct uuid tenant, struct slice qu
 {
     const struct queue *q = queue_find(e, tenant, queue);
     const struct group *g = q == NULL ? NULL : group_find(e, q, group);
-    return g == NULL ? 0 : g->number;
+    /* One that was deleted has no more than its number. */
+    return g == NULL || (!g->registered && g->cursor_count == 0) ? 0 : g->number;
 }
 
 /* Nodes of a heap with key <= now, counting up to `limit`: a walk of the top of the tree only. */

@@ -221,6 +221,29 @@ static void cut_gone(struct cutter *c)
     c->e->gone_queues.count = 0;
 }
 
+/* Of lanes and queues that stay. They come before what is put, which may have the same keys again. */
+static void cut_removed(struct cutter *c)
+{
+    struct engine *e = c->e;
+    for (size_t at = 0; at < e->gone_cursors.len; at += 12) {
+        uint32_t key[3];
+        memcpy(key, e->gone_cursors.at + at, sizeof key);
+        row_key_begin(&c->key, ROW_CURSOR);
+        for (int i = 0; i < 3; i++) row_key_u32(&c->key, key[i]);
+        c->rows->delete (c->rows->ctx, row_key_view(&c->key));
+    }
+    buf_clear(&e->gone_cursors);
+    for (size_t at = 0; at < e->gone_letters.len; at += 16) {
+        uint64_t key[2];
+        memcpy(key, e->gone_letters.at + at, sizeof key);
+        row_key_begin(&c->key, ROW_DEAD_LETTER);
+        row_key_u32(&c->key, (uint32_t)key[0]);
+        row_key_u64(&c->key, key[1]);
+        c->rows->delete (c->rows->ctx, row_key_view(&c->key));
+    }
+    buf_clear(&e->gone_letters);
+}
+
 static void cut_queues(struct cutter *c)
 {
     for (uint32_t i = 0; i < c->e->dirty_queues.count; i++) {
@@ -436,6 +459,7 @@ void engine_cut(struct engine *e, const struct engine_rows *rows)
 {
     struct cutter c = {.e = e, .rows = rows};
     cut_gone(&c);
+    cut_removed(&c);
     cut_queues(&c);
     cut_groups(&c);
     cut_partitions(&c);
@@ -454,8 +478,8 @@ void engine_cut(struct engine *e, const struct engine_rows *rows)
 uint64_t engine_cut_size(const struct engine *e)
 {
     return (uint64_t)e->dirty_queues.count + e->dirty_groups.count + e->dirty_partitions.count + e->dirty_cursors.count +
-           e->gone_queues.count + e->dirty_kv.count + e->gone_kv_count + e->dirty_timers.count + e->gone_timers.len / 8 +
-           (e->dead_letter_last - e->dead_letter_cut) +
+           e->gone_queues.count + e->gone_cursors.len / 12 + e->gone_letters.len / 16 + e->dirty_kv.count + e->gone_kv_count +
+           e->dirty_timers.count + e->gone_timers.len / 8 + (e->dead_letter_last - e->dead_letter_cut) +
            (e->dedup.added.len / sizeof(struct dedup_record) + DEDUP_CHUNK_RECORDS - 1) / DEDUP_CHUNK_RECORDS;
 }
 

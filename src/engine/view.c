@@ -216,6 +216,28 @@ static uint32_t dead_letters_below(const struct engine *e, uint64_t before)
     return low;
 }
 
+static void dead_letter_show(const struct engine *e, const struct dead_letter *d, struct dead_letter_view *out)
+{
+    const struct partition *p = partition_at(e, d->partition);
+    *out = (struct dead_letter_view){.queue = queue_at(e, p->queue)->name,
+                                     .partition = partition_name(p),
+                                     .group = group_at(e, d->group)->name,
+                                     .error = d->error,
+                                     .partition_number = d->partition,
+                                     .retries = d->retries,
+                                     .offset = d->offset,
+                                     .created_us = d->created_us,
+                                     .failed_us = d->failed_us};
+    out->id = thing_id(e->seed, ID_DEAD_LETTER, d->sequence, d->failed_us);
+    out->message = message_id(e->seed, d->partition, d->offset, d->created_us);
+    out->piece = (struct delivery_piece){.where = d->where,
+                                         .block_bytes = d->block_bytes,
+                                         .item0 = d->item,
+                                         .count = 1,
+                                         .first_offset = d->offset,
+                                         .created_us = d->created_us};
+}
+
 bool engine_dead_letter_next(struct engine *e, struct uuid tenant, struct slice queue, struct slice group, uint64_t *before,
                              struct dead_letter_view *out)
 {
@@ -226,27 +248,93 @@ bool engine_dead_letter_next(struct engine *e, struct uuid tenant, struct slice 
         const struct group *g = group_at(e, d->group);
         if (q == NULL || g == NULL || !uuid_equal(q->tenant, tenant)) continue;
         if ((queue.len > 0 && !slice_equal(queue, q->name)) || (group.len > 0 && !slice_equal(group, g->name))) continue;
-        *out = (struct dead_letter_view){.queue = q->name,
-                                         .partition = partition_name(p),
-                                         .group = g->name,
-                                         .error = d->error,
-                                         .partition_number = d->partition,
-                                         .retries = d->retries,
-                                         .offset = d->offset,
-                                         .created_us = d->created_us,
-                                         .failed_us = d->failed_us};
-        out->id = thing_id(e->seed, ID_DEAD_LETTER, d->sequence, d->failed_us);
-        out->message = message_id(e->seed, d->partition, d->offset, d->created_us);
-        out->piece = (struct delivery_piece){.where = d->where,
-                                             .block_bytes = d->block_bytes,
-                                             .item0 = d->item,
-                                             .count = 1,
-                                             .first_offset = d->offset,
-                                             .created_us = d->created_us};
+        dead_letter_show(e, d, out);
         *before = d->sequence;
         return true;
     }
     return false;
+}
+
+bool engine_dead_letter_get(struct engine *e, struct uuid tenant, struct uuid id, uint64_t *sequence,
+                            struct dead_letter_view *out)
+{
+    const struct dead_letter *d = letter_find(e, tenant, id);
+    if (d == NULL) return false;
+    *sequence = d->sequence;
+    dead_letter_show(e, d, out);
+    return true;
+}
+
+bool engine_dead_letter_at(struct engine *e, uint32_t partition, uint64_t offset)
+{
+    for (uint32_t i = 0; i < e->dead_letter_count; i++) {
+        if (e->dead_letters[i].partition == partition && e->dead_letters[i].offset == offset) return true;
+    }
+    return false;
+}
+
+/* ---- groups and messages -------------------------------------------------------------------------------------------- */
+
+bool engine_cursor_get(struct engine *e, uint32_t partition, uint32_t group, struct engine_now now, struct cursor_view *out)
+{
+    const struct partition *p = partition_at(e, partition);
+    uint32_t at = p == NULL ? 0 : cursor_find(e, p, group);
+    if (at == 0) return false;
+    const struct cursor *c = cursor_at(e, at);
+    *out = (struct cursor_view){.partition = partition, .group = group, .attempt = c->attempt, .retries = c->retries};
+    out->committed = committed_of(e, p, c);
+    out->offset_lag = backlog_of(p, out->committed);
+    struct run r;
+    if (out->offset_lag > 0 && run_find(e, p, p->tail - out->offset_lag, &r)) out->oldest_us = r.created_us;
+    const struct lease *l = c->lease == 0 ? NULL : lease_at(e, c->lease);
+    if (l == NULL || l->expiry_us <= now.log_us) return true;
+    out->leased = true;
+    out->lease = l->id;
+    out->lease_expires_us = now.wall_us + (l->expiry_us - now.log_us);
+    return true;
+}
+
+bool engine_group_subscription(struct engine *e, uint32_t group, uint8_t *mode, int64_t *from_us, bool *registered)
+{
+    const struct group *g = group_at(e, group);
+    if (g == NULL) return false;
+    *mode = g->mode;
+    *from_us = g->from_us;
+    *registered = g->registered;
+    return true;
+}
+
+bool engine_message_at(struct engine *e, uint32_t partition, uint64_t offset, struct delivery_piece *out)
+{
+    const struct partition *p = partition_at(e, partition);
+    struct run r;
+    if (p == NULL || !run_find(e, p, offset, &r)) return false;
+    *out = (struct delivery_piece){.where = r.where,
+                                   .block_bytes = r.block_bytes,
+                                   .item0 = r.item0 + (uint32_t)(offset - r.first),
+                                   .count = 1,
+                                   .first_offset = offset,
+                                   .created_us = r.created_us};
+    return true;
+}
+
+bool engine_message_find(struct engine *e, struct uuid tenant, uint32_t partition, struct slice transaction, uint64_t from,
+                         uint64_t *offset)
+{
+    const struct partition *p = partition_at(e, partition);
+    struct dedup_hit hit;
+    struct uuid id;
+    int64_t created_ms;
+    struct run r;
+    if (p == NULL || !uuid_equal(queue_at(e, p->queue)->tenant, tenant)) return false;
+    if (from < p->start) from = p->start;
+    struct dedup_key k = dedup_key(e->seed, partition, transaction);
+    if (dedup_find(&e->dedup, k, from, p->tail, INT64_MIN, e->last_head.wall_us / 1000, &hit)) {
+        *offset = hit.offset;
+        return true;
+    }
+    if (!uuid_parse(transaction, &id) || !message_id_parse(e->seed, id, partition, offset, &created_ms)) return false;
+    return *offset >= from && run_find(e, p, *offset, &r) && r.bytes & RUN_BYTES_AUTO && r.created_us / 1000 == created_ms;
 }
 
 void engine_stats(const struct engine *e, struct engine_stats *out)

@@ -70,6 +70,11 @@ static bool command_ok(const struct command *c)
 {
     struct kv_command kv;
     struct locks_command locks;
+    struct seek_command seek;
+    struct group_delete_command group_delete;
+    struct subscription_command subscription;
+    struct letters_delete_command letters;
+    struct letter_move_command move;
     struct pop_command pop;
     struct ack_command ack;
     struct extend_command extend;
@@ -102,6 +107,16 @@ static bool command_ok(const struct command *c)
         return locks_decode(c, &locks);
     case COMMAND_STEP:
         return step_ok(c);
+    case COMMAND_SEEK:
+        return seek_decode(c, &seek) && name_ok(seek.queue) && name_ok(seek.group) && name_ok(seek.partition);
+    case COMMAND_GROUP_DELETE:
+        return group_delete_decode(c, &group_delete) && name_ok(group_delete.group);
+    case COMMAND_SUBSCRIPTION:
+        return subscription_decode(c, &subscription);
+    case COMMAND_LETTERS_DELETE:
+        return letters_delete_decode(c, &letters);
+    case COMMAND_LETTER_MOVE:
+        return letter_move_decode(c, &move) && push_ok(&move.push);
     case COMMAND_TICK:
         return true;
     default:

@@ -249,6 +249,13 @@ static void kit_text_result(struct kit *k, const struct engine_result *r)
         kit_text_locks(b, &r->locks);
     } else if (r->kind == COMMAND_STEP) {
         kit_text_step(b, &r->step);
+    } else if (r->kind >= COMMAND_SEEK && r->kind <= COMMAND_LETTERS_DELETE) {
+        buf_printf(b, " %u", r->changed.lanes);
+        for (uint32_t i = 0; i < r->changed.queue_count; i++) {
+            buf_printf(b, " %.*s", (int)r->changed.queues[i].len, r->changed.queues[i].at);
+        }
+    } else if (r->kind == COMMAND_LETTER_MOVE) {
+        buf_printf(b, " %u @%lu", r->letter_move.fate, r->letter_move.push.offset);
     } else if (r->kind == COMMAND_EXTEND) {
         buf_printf(b, " %u %ld", r->extend.renewed, r->extend.expires_wall_us);
     } else if (r->kind == COMMAND_QUEUE_DELETE) {

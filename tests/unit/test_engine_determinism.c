@@ -256,10 +256,82 @@ static void random_step(struct buf *b, struct arena *a, struct memory *m)
     step_end(b, at);
 }
 
+/* A dead letter's id and sequence: of one that is there, or any. */
+static struct uuid random_letter(struct engine *e, uint64_t *sequence)
+{
+    struct dead_letter_view v;
+    struct uuid id = kit_lease(rng(1000));
+    uint64_t before = UINT64_MAX;
+    *sequence = rng(100);
+    for (uint32_t i = rng(4); engine_dead_letter_next(e, KIT_TENANT, slice_of(""), slice_of(""), &before, &v); i--) {
+        id = v.id;
+        *sequence = before;
+        if (i == 0) break;
+    }
+    return id;
+}
+
+static void random_letter_move(struct buf *b, struct arena *a, struct engine *e)
+{
+    struct push_writer w;
+    uint64_t ignored;
+    size_t at = letter_move_begin(b, KIT_TENANT, random_letter(e, &ignored));
+    push_begin(&w, b, KIT_TENANT);
+    push_group_begin(&w, name_of(a, "queue-", rng(QUEUES)), name_of(a, "lane-", rng(LANES)), 1);
+    struct push_item item = {.flags = ITEM_TRANSACTION, .transaction = name_of(a, "id-", rng(IDS)), .payload = slice_of("1")};
+    push_item_add(&w, &item);
+    push_group_end(&w);
+    push_end(&w);
+    letter_move_end(b, at);
+}
+
+static void random_admin(struct buf *b, struct arena *a, struct engine *e)
+{
+    uint64_t sequence;
+    struct slice queue = name_of(a, "queue-", rng(QUEUES)), group = group_name(a, rng(GROUPS + 1));
+    switch (rng(6)) {
+    case 0:
+    case 1:
+        seek_encode(b, &(struct seek_command){.tenant = KIT_TENANT,
+                                              .to_end = rng(2) == 0,
+                                              .has_partition = rng(2) == 0,
+                                              .us = INT64_C(1900000000000000) + rng(2000) * 1000000,
+                                              .group = group,
+                                              .queue = queue,
+                                              .partition = name_of(a, "lane-", rng(LANES))});
+        return;
+    case 2:
+        group_delete_encode(b, &(struct group_delete_command){.tenant = KIT_TENANT,
+                                                              .keep_registration = rng(2) == 0,
+                                                              .group = group,
+                                                              .queue = rng(3) == 0 ? slice_of("") : queue});
+        return;
+    case 3:
+        subscription_encode(b, &(struct subscription_command){.tenant = KIT_TENANT,
+                                                              .us = INT64_C(1900000000000000) + rng(2000) * 1000000,
+                                                              .group = group});
+        return;
+    case 4:
+        random_letter(e, &sequence);
+        letters_delete_encode(b, &(struct letters_delete_command){.tenant = KIT_TENANT,
+                                                                  .count = rng(3) == 0 ? 0 : 1,
+                                                                  .sequences = (const char *)&sequence,
+                                                                  .queue = queue,
+                                                                  .group = rng(2) == 0 ? slice_of("") : group});
+        return;
+    default:
+        random_letter_move(b, a, e);
+    }
+}
+
+static struct engine *stream_engine; /* of the stream being made up */
+
 static void random_command(struct buf *b, struct arena *a, struct memory *m)
 {
-    uint32_t roll = rng(160);
-    if (roll >= 150) {
+    uint32_t roll = rng(168);
+    if (roll >= 160) {
+        random_admin(b, a, stream_engine);
+    } else if (roll >= 150) {
         tick_encode(b);
     } else if (roll >= 145) {
         random_locks(b, a);
@@ -338,6 +410,7 @@ static void stream_run(struct kit *k, uint64_t *refused)
     struct memory m = {0};
     struct arena a;
     arena_init(&a);
+    stream_engine = k->e;
     for (int step = 0; step < STEPS; step++) {
         struct buf b = {0};
         uint32_t count = 1 + rng(3);
