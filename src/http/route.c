@@ -158,12 +158,20 @@ static void answer_wrong_method(struct request *r, struct slice path)
     buf_free(&allow);
 }
 
+static bool path_known(struct slice path)
+{
+    struct slice params[REQUEST_PARAMS_MAX];
+    for (uint32_t i = 0; i < route_table_len; i++) {
+        if (pattern_match(route_table[i].pattern, path, params)) return true;
+    }
+    return false;
+}
+
 void route_find(struct request *r, const char *method)
 {
     const char *question = memchr(r->target.at, '?', r->target.len);
     size_t path_len = question == NULL ? r->target.len : (size_t)(question - r->target.at);
     struct slice path = path_of(slice_make(r->target.at, path_len));
-    bool known = false;
     r->route = NULL;
     if (path.len == 0) {
         answer_plain(r, 400, "bad request target");
@@ -172,15 +180,14 @@ void route_find(struct request *r, const char *method)
     for (uint32_t i = 0; i < route_table_len; i++) {
         const struct route *route = &route_table[i];
         struct slice params[REQUEST_PARAMS_MAX] = {0};
-        if (!pattern_match(route->pattern, path, params)) continue;
-        known = true;
         if (strcmp(route->method, method) != 0 && !(route->head && strcmp(method, "HEAD") == 0)) continue;
+        if (!pattern_match(route->pattern, path, params)) continue;
         if (!params_decode(r, route->pattern, params)) return;
         if (question != NULL && !query_decode(r, slice_make(question + 1, r->target.len - path_len - 1))) return;
         r->route = route;
         return;
     }
-    if (known)
+    if (path_known(path))
         answer_wrong_method(r, path);
     else
         answer_no_route(r, path);
