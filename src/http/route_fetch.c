@@ -1,7 +1,8 @@
 /* Reads by offset: no lease, no cursor. Served from this node's applied state.
  *
  * POST /api/v1/fetch
- *   body    {"entries":[{"queue","partition"?,"offset","maxBytes"? (1 MiB, 1..8 MiB)}],"maxWaitMs"? (0, at most 30,000),"minBytes"? (1)}
+ *   body    {"entries":[{"queue","partition"?,"offset","maxBytes"? (1 MiB, 1..8 MiB)}],"maxWaitMs"? (0, at most 30,000),"minBytes"? (1),
+ *           "maxBytes"? (of the whole answer: FETCH_BYTES_MAX at most)}
  *   answer  200 {"entries":[{"queue","partition","records":[{"offset","transactionId","payload","ts"}],"highWatermark","logStartOffset",
  *           "error"?}]}: whole appends, at least one. One answer carries at most FETCH_BYTES_MAX of payload and FETCH_MESSAGES_MAX
  *           messages; entries behind that have no records this time. It waits until minBytes are there
@@ -53,7 +54,7 @@ struct fetch_entry {
 struct fetch_plan {
     struct fetch_entry *entries;
     uint32_t count;
-    int64_t wait_ms, bytes_min;
+    int64_t wait_ms, bytes_min, bytes_max;
 };
 
 /* ---- reading bodies ----------------------------------------------------------------------------------------------- */
@@ -243,20 +244,22 @@ static bool whole_read(struct fetch_reading *r, const char *name, int64_t *out)
 
 static bool body_read(struct fetch_reading *r, struct fetch_plan *p, struct buf *entries)
 {
-    static const char *const names[] = {"entries", "maxWaitMs", "minBytes"};
+    static const char *const names[] = {"entries", "maxWaitMs", "minBytes", "maxBytes"};
+    enum { NAMES = sizeof names / sizeof *names };
+    int64_t *const numbers[NAMES] = {NULL, &p->wait_ms, &p->bytes_min, &p->bytes_max};
     bool first, read = true;
     uint32_t given = 0;
     struct slice key;
     if (!json_object_open(&r->j, &first)) return refuse_json(r);
     while (read && json_object_next(&r->j, &first, &key)) {
         uint32_t n = 0;
-        while (n < 3 && (!slice_is(key, names[n]) || (n > 0 && r->route != FETCH))) n++;
-        if (n < 3 && (given >> n & 1)) return refuse(r, "bad_body", "%s: given twice", names[n]);
+        while (n < NAMES && (!slice_is(key, names[n]) || (n > 0 && r->route != FETCH))) n++;
+        if (n < NAMES && (given >> n & 1)) return refuse(r, "bad_body", "%s: given twice", names[n]);
         given |= 1u << n;
-        if (n == 3)
+        if (n == NAMES)
             read = json_skip(&r->j, NULL) || refuse_json(r);
         else
-            read = n == 0 ? entries_read(r, entries) : whole_read(r, names[n], n == 1 ? &p->wait_ms : &p->bytes_min);
+            read = n == 0 ? entries_read(r, entries) : whole_read(r, names[n], numbers[n]);
     }
     if (!read) return false;
     if (!json_end(&r->j)) return refuse_json(r);
@@ -271,6 +274,7 @@ static struct fetch_plan *plan_read(struct request *r, enum fetch_route route)
     struct fetch_plan *p = arena_zero(request_arena(r), sizeof *p);
     struct buf entries = {0};
     p->bytes_min = 1;
+    p->bytes_max = FETCH_BYTES_MAX;
     json_open(&reading.j, request_body(r), request_arena(r));
     bool read = body_read(&reading, p, &entries);
     if (read) {
@@ -278,6 +282,7 @@ static struct fetch_plan *plan_read(struct request *r, enum fetch_route route)
         p->entries = arena_get(request_arena(r), entries.len + 1);
         memcpy(p->entries, buf_view(&entries).at, entries.len);
         p->wait_ms = clamp(p->wait_ms, 0, FETCH_WAIT_MS_MAX);
+        p->bytes_max = clamp(p->bytes_max, 1, FETCH_BYTES_MAX);
     } else {
         answer_refusal(r, &why);
     }
@@ -341,10 +346,11 @@ struct fetch_sum {
 static void entries_fetch(const struct request *r, const struct fetch_plan *p, struct engine *e, struct arena *arena,
                           struct fetched *out, struct fetch_sum *sum)
 {
+    uint64_t whole_max = (uint64_t)p->bytes_max;
     for (uint32_t i = 0; i < p->count; i++) {
         const struct fetch_entry *in = &p->entries[i];
-        bool full = sum->bytes >= FETCH_BYTES_MAX || sum->messages >= FETCH_MESSAGES_MAX;
-        uint64_t bytes_left = full ? 1 : FETCH_BYTES_MAX - sum->bytes;
+        bool full = sum->bytes >= whole_max || sum->messages >= FETCH_MESSAGES_MAX;
+        uint64_t bytes_left = full ? 1 : whole_max - sum->bytes;
         uint64_t bytes_max = in->bytes_max < bytes_left ? in->bytes_max : bytes_left;
         uint32_t messages_max = full ? 1 : (uint32_t)(FETCH_MESSAGES_MAX - sum->messages);
         out[i].view = (struct fetch_view){0};
