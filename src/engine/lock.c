@@ -1,5 +1,4 @@
 /* LOCKS: permits with a lifetime, kept as rows of the KV store. Each op stands alone and sees what the ones before it did. */
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/isotime.h"
@@ -16,10 +15,14 @@ struct permit {
 
 static struct slice permit_path(struct permit *p, uint32_t slot)
 {
-    char key[256 + 16];
-    int len = snprintf(key, sizeof key, "%.*s#%u", (int)p->op->name.len, p->op->name.at, slot);
-    must(len > 0 && (size_t)len < sizeof key);
-    return slice_make(p->path, kv_path(p->path, p->tenant, slice_of(LOCK_NAME_SPACE), slice_make(key, (size_t)len)));
+    char key[256 + 8];
+    size_t len = p->op->name.len;
+    uint32_t unit = slot >= 1000 ? 1000 : slot >= 100 ? 100 : slot >= 10 ? 10 : 1;
+    must(len <= 256 && slot < LOCK_SLOTS_MAX);
+    memcpy(key, p->op->name.at, len);
+    key[len++] = '#';
+    for (; unit > 0; unit /= 10) key[len++] = (char)('0' + slot / unit % 10);
+    return slice_make(p->path, kv_path(p->path, p->tenant, slice_of(LOCK_NAME_SPACE), slice_make(key, len)));
 }
 
 static struct kv_row *permit_row(struct permit *p, uint32_t slot)
