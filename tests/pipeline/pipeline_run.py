@@ -188,6 +188,8 @@ class Workers:
 
     def read_logs(self):
         for path in self.logs:
+            if not os.path.exists(path):
+                continue  # killed before it could open it
             with open(path, encoding="utf-8") as f:
                 for line in f:
                     if line.endswith("\n"):  # a killed process may leave half a line
