@@ -397,6 +397,7 @@ static void list_submit(struct request *r, struct timers_query *q)
     if (!query_int(r, "limit", &limit, &given)) return;
     q->limit = limit < 1 ? 1 : limit > LIST_LIMIT_MAX ? LIST_LIMIT_MAX : (uint64_t)limit;
     query_text(r, "after", &q->after);
+    if (q->after.len > TIMER_KEY_BYTES_MAX) q->after.len = TIMER_KEY_BYTES_MAX; /* no key lies between the two */
     read_submit(r, list_read);
 }
 

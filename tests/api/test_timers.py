@@ -213,6 +213,8 @@ def test_list_is_ordered_by_key_and_pages(broker, queue):
     assert len(rows(broker, queue, limit=3)["rows"]) == 3 and rows(broker, queue, limit=3)["truncated"] is False
     assert len(rows(broker, queue, limit=0)["rows"]) == 1
     assert rows(broker, unique("no"))["rows"] == []
+    assert rows(broker, queue, after="a" * 4000) == rows(broker, queue, after="a") and len(rows(broker, queue, after="a")["rows"]) == 2
+    assert rows(broker, queue, after="\x01")["rows"][0]["timerKey"] == "a"
 
 
 def test_list_order_is_byte_order(broker, queue):
