@@ -31,8 +31,8 @@ enum {
     EDGE_ACCEPTS_A_TURN = 64,
     EDGE_DRAINS_MAX = 32, /* refused uploads whose rest is read and thrown away so that the refusal arrives */
     EDGE_DRAIN_US = 2000000,
-    EDGE_DRAIN_BYTES = 8 << 20,
-    EDGE_STOP_US = 10000000, /* graceful stop: what is not sent by then is cut */
+    EDGE_DRAIN_BYTES = 128 << 20, /* a client that sends its whole body first reads the answer only then */
+    EDGE_STOP_US = 10000000,      /* graceful stop: what is not sent by then is cut */
 };
 
 /* A number of one edge: written by its thread alone, read by any. */
@@ -52,7 +52,7 @@ static inline uint64_t counter_get(const struct counter *c)
 
 struct http {
     const struct config *config;
-    struct broker *broker; /* set before the listener accepts */
+    struct broker *broker;     /* set before the listener accepts */
     struct kv_rates *kv_rates; /* NULL: no limits */
     struct edge **edges;
     uint32_t edge_count;

@@ -37,6 +37,18 @@ async def test_config_changes_what_it_names(client, queue):
     assert (options["leaseTime"], options["retryLimit"], options["dedupWindowSeconds"], options["deadLetterQueue"]) == (7, 9, 60, False)
 
 
+async def test_every_option_is_kept(client, queue):
+    options = {"lease_time": 11, "retry_limit": 12, "priority": 13, "delayed_processing": 14, "window_buffer": 15, "max_size": 16,
+               "retention_seconds": 17, "completed_retention_seconds": 18, "encryption_enabled": True, "retry_delay": 19, "ttl": 20,
+               "dead_letter_queue": False, "dlq_after_max_retries": False, "retention_enabled": True, "max_wait_time_seconds": 21,
+               "min_pop_wait_time": 22, "dedup_window_seconds": 23}
+    await client.queue(queue).config(options).create()
+    kept = (await client.admin.get_queue(queue))["options"]
+    for name, value in options.items():
+        head, *rest = name.split("_")
+        assert kept[head + "".join(word.capitalize() for word in rest)] == value, name
+
+
 async def test_create_after_a_push(client, queue):
     await client.queue(queue).push({"data": 1})
     assert (await client.queue(queue).create())["options"]["leaseTime"] == 300
