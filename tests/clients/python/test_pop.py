@@ -114,6 +114,12 @@ async def test_a_new_group_starts_where_it_asks(client, queue):
     assert data(await client.queue(queue).group("time").subscription_from(between).batch(9).pop()) == ["fresh"]
 
 
+async def test_the_default_start_is_the_brokers_to_choose(own_broker, connect, queue):
+    client = connect(own_broker(env={"DEFAULT_SUBSCRIPTION_MODE": "all"}))
+    await client.queue(queue).push({"data": "old"})
+    assert data(await client.queue(queue).group("g").pop()) == ["old"]
+
+
 async def test_commit_on_delivery_takes_without_a_lease(tapped, queue):
     await tapped.queue(queue).push([{"data": 1}, {"data": 2}])
     [message] = await tapped.queue(queue).batch(1).commit_on_delivery().pop()

@@ -109,9 +109,10 @@ async def test_many_pushes_at_once(client, queue):
     assert sorted(data(messages)) == list(range(60))
 
 
-async def test_a_traceid_is_taken(client, queue):
-    [result] = await client.queue(queue).push({"data": 1, "traceId": str(uuid.uuid4())})
-    assert result["status"] == "queued"
+async def test_a_trace_id_is_kept(client, queue):
+    trace = str(uuid.uuid4())
+    await client.queue(queue).push([{"data": 1, "traceId": trace}, {"data": 2, "traceId": "not one"}])
+    assert [m["traceId"] for m in await client.queue(queue).batch(9).pop()] == [trace, None]
 
 
 # ---- the client's buffer ----
