@@ -255,25 +255,51 @@ static void next_settle(struct broker *b, struct call *c)
     }
 }
 
+static void group_delete_settle(struct broker *b, const struct call *c, const struct group_delete_command *d)
+{
+    for (uint32_t i = 0; i < c->result.changed.queue_count; i++)
+        parked_group_deleted(b, d->tenant, c->result.changed.queues[i], d->group, c->wall_us + 1);
+}
+
 /* What a write changed for parked callers beyond the engine's `ready`. */
+static void parked_tell(struct broker *b, const struct call *c)
+{
+    struct slice rest = c->command;
+    struct command command;
+    struct queue_delete_command q;
+    struct configure_command o;
+    struct group_delete_command g;
+    struct seek_command s;
+    struct subscription_command u;
+    must(command_next(&rest, &command));
+    switch (c->result.kind) {
+    case COMMAND_QUEUE_DELETE:
+        if (queue_delete_decode(&command, &q)) parked_queue_deleted(b, q.tenant, q.queue, c->wall_us + 1);
+        return;
+    case COMMAND_CONFIGURE:
+        if (configure_decode(&command, &o)) parked_queue_changed(b, o.tenant, o.queue);
+        return;
+    case COMMAND_GROUP_DELETE:
+        if (group_delete_decode(&command, &g)) group_delete_settle(b, c, &g);
+        return;
+    case COMMAND_SEEK: /* it may have made the group known */
+        if (seek_decode(&command, &s)) parked_queue_changed(b, s.tenant, s.queue);
+        return;
+    case COMMAND_SUBSCRIPTION:
+        if (subscription_decode(&command, &u)) parked_group_changed(b, u.tenant, u.group);
+        return;
+    default:
+        return;
+    }
+}
+
 static void write_settle(struct broker *b, struct call *c)
 {
     if (c->has_next && c->result.kind == COMMAND_STEP && c->result.step.refusal == STEP_COMMITTED) {
         next_settle(b, c);
         return;
     }
-    if (b->parked.queues.count > 0 && (c->result.kind == COMMAND_QUEUE_DELETE || c->result.kind == COMMAND_CONFIGURE)) {
-        struct slice rest = c->command;
-        struct command command;
-        struct queue_delete_command d;
-        struct configure_command o;
-        must(command_next(&rest, &command));
-        if (queue_delete_decode(&command, &d) && command.kind == COMMAND_QUEUE_DELETE) {
-            parked_queue_deleted(b, d.tenant, d.queue, c->wall_us + 1);
-        } else if (command.kind == COMMAND_CONFIGURE && configure_decode(&command, &o)) {
-            parked_queue_changed(b, o.tenant, o.queue);
-        }
-    }
+    if (b->parked.queues.count > 0) parked_tell(b, c);
     call_finish(b, c, c->gone ? CALL_CANCELLED : CALL_OK);
 }
 
@@ -331,6 +357,7 @@ void entry_apply(void *ctx, uint64_t index, uint64_t term, uint64_t pos, struct 
     b->keeper.applied_term = term;
     b->housekeeping = b->ticker.stale = true;
     watch_applied(b);
+    retention_applied(b);
     if (f != NULL) {
         flight_settle(b, f);
     } else if (!b->leading && logger_every(&b->replay_said_us, 1000000)) {

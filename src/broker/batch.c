@@ -128,6 +128,13 @@ void internal_tick(struct broker *b)
     b->ticks_total++;
 }
 
+void internal_trim(struct broker *b, const struct trim_item *items, uint32_t count)
+{
+    trim_encode(&b->internal, items, count);
+    b->internal_count++;
+    inbox_kick(b);
+}
+
 /* ---- gather ------------------------------------------------------------------------------------------------------- */
 
 static struct flight_slot *slot_add(struct flight *f, struct call *c)
@@ -188,6 +195,15 @@ static void step_handoff(struct broker *b, struct handoff *h, struct call *c, co
     if (step.has_push) push_handoff(b, h, &step.push);
 }
 
+/* The dead letter may be gone, or its message there already. */
+static void letter_handoff(struct broker *b, struct handoff *h, const struct command *command)
+{
+    struct letter_move_command move;
+    if (!letter_move_decode(command, &move)) return;
+    h->may_fail = true;
+    push_handoff(b, h, &move.push);
+}
+
 /* Parked callers whom this write serves go right behind it. */
 static void write_handoff(struct broker *b, struct flight *f, struct call *c)
 {
@@ -198,6 +214,7 @@ static void write_handoff(struct broker *b, struct flight *f, struct call *c)
     if (command.kind == COMMAND_PUSH) push_handoff(b, &h, &command);
     if (command.kind == COMMAND_ACK) ack_handoff(b, &h, &command);
     if (command.kind == COMMAND_STEP) step_handoff(b, &h, c, &command);
+    if (command.kind == COMMAND_LETTER_MOVE) letter_handoff(b, &h, &command);
 }
 
 struct tick_handoff {

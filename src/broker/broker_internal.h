@@ -6,6 +6,7 @@
  *   answer.c      an entry applied: results to calls, payload bytes pinned, answers sent home in chains
  *   watch.c       reads, and those among them that wait for appends
  *   ticker.c      timers that are due: ticks into the log
+ *   retention.c   messages whose time is over: trims into the log
  *   keeper.c      cuts and flushes of the store, log trimming, housekeeping
  *   admission.c   refusing early
  *   disk_guard.c  room on the disk
@@ -181,6 +182,11 @@ struct watching {
     bool appended_all; /* more than APPENDS_KEPT_MAX */
 };
 
+struct retention {
+    struct loop_timer timer;
+    bool pending; /* a round is under way or due */
+};
+
 struct ticker {
     struct loop_timer timer;
     bool stale;    /* something happened since the last look at when a timer is due */
@@ -252,6 +258,8 @@ struct broker {
     struct parked parked;
     struct watching watching;
     struct ticker ticker;
+    struct retention retention;
+    uint64_t trimmed_total; /* lanes given a new start */
     struct home homes[HOMES_MAX];
     uint32_t home_count;
     struct keeper keeper;
@@ -295,6 +303,7 @@ void flights_free(struct broker *b);
 void internal_claim_return(struct broker *b, struct uuid lease);
 void internal_init(struct broker *b);
 void internal_tick(struct broker *b);
+void internal_trim(struct broker *b, const struct trim_item *items, uint32_t count);
 
 /* parked.c */
 /* A write in the entry being gathered, whose lanes are handed to parked callers. */
@@ -319,6 +328,8 @@ void parked_ack(struct broker *b, struct handoff *h, const struct ack_command *a
 void parked_flight_applied(struct broker *b, struct flight *f);
 void parked_queue_deleted(struct broker *b, struct uuid tenant, struct slice queue, int64_t wall_us);
 void parked_queue_changed(struct broker *b, struct uuid tenant, struct slice queue);
+void parked_group_deleted(struct broker *b, struct uuid tenant, struct slice queue, struct slice group, int64_t wall_us);
+void parked_group_changed(struct broker *b, struct uuid tenant, struct slice group); /* on all queues: rare */
 void parked_lane_ready(struct broker *b, uint32_t group_number, struct slice partition); /* the engine's sink */
 void parked_turn(struct broker *b); /* wakes whom the last entries, or time, made lanes for */
 static inline bool parked_is_dirty(const struct broker *b)
@@ -352,6 +363,10 @@ void ticker_fire(struct loop_timer *t);
 bool keeper_turn(struct broker *b); /* true when housekeeping has more to do */
 void keeper_fire(struct loop_timer *t);
 bool keeper_settled(struct broker *b); /* stopping: everything applied is durable */
+
+/* retention.c */
+void retention_applied(struct broker *b); /* an entry was applied */
+void retention_fire(struct loop_timer *t);
 
 /* admission.c */
 bool admission_write_refused(struct broker *b, struct call *c); /* answered already when true */

@@ -15,9 +15,11 @@
  * hopeful): only a new event or time is, so nothing can go round in circles.
  *
  * Groups the engine does not know yet (pinned callers of a new group, callers of a deleted queue) wait under their names; a push to
- * their lane serves them.
+ * their lane serves them. Callers of a group that was deleted while its queue stays are as newcomers of an unknown group: the oldest one
+ * makes it known again.
  *
- * Cost: a call is its own list node; nothing walks over all parked callers, but once when their queue is deleted or the broker stops. */
+ * Cost: a call is its own list node; nothing walks over all parked callers, but once when their queue or group is deleted or the broker
+ * stops. */
 #include <stdlib.h>
 
 #include "base/hash.h"
@@ -636,6 +638,43 @@ void parked_queue_deleted(struct broker *b, struct uuid tenant, struct slice que
         for (struct call *c = w->parked.first; c != NULL; c = c->next) pop_from_now(&c->pop, wall_us);
         group_mark(&b->parked, w, 0);
         lanes_mark(&b->parked, w);
+    }
+}
+
+static void lane_calls_from_now(struct group_wait *w, int64_t wall_us)
+{
+    for (struct lane_wait *l = w->lanes_first; l != NULL; l = l->next) {
+        for (struct call *c = l->parked.first; c != NULL; c = c->next) pop_from_now(&c->pop, wall_us);
+    }
+}
+
+/* Its number says what the engine still knows of it: none when nothing of it is left. */
+void parked_group_deleted(struct broker *b, struct uuid tenant, struct slice queue, struct slice group, int64_t wall_us)
+{
+    struct parked *p = &b->parked;
+    struct queue_wait *q = queue_find(p, queue_hash(tenant, queue), tenant, queue);
+    struct group_wait *w = q == NULL ? NULL : group_find(p, q, hash64(group, q->node.hash), group);
+    if (w == NULL) return;
+    group_number_set(p, w, engine_group_find(b->engine, tenant, queue, group));
+    if (w->number == 0) {
+        for (struct call *c = w->parked.first; c != NULL; c = c->next) pop_from_now(&c->pop, wall_us);
+        lane_calls_from_now(w, wall_us);
+    }
+    group_mark(p, w, WAKE_DUE);
+    lanes_mark(p, w);
+}
+
+/* Something other than messages and time may have made lanes claimable for a group; it may be new to the engine. */
+void parked_group_changed(struct broker *b, struct uuid tenant, struct slice group)
+{
+    struct parked *p = &b->parked;
+    for (uint32_t i = 0; i < p->groups_by_name.bucket_count; i++) {
+        for (struct hash_node *n = p->groups_by_name.buckets[i]; n != NULL; n = n->next) {
+            struct group_wait *w = owner_of(n, struct group_wait, by_name);
+            if (!slice_equal(w->name, group) || !uuid_equal(w->queue->tenant, tenant)) continue;
+            lanes_mark(p, w);
+            group_mark(p, w, WAKE_DUE);
+        }
     }
 }
 

@@ -106,6 +106,7 @@ bool subscription_apply(struct engine *e, const struct command *c, struct engine
         if (g == NULL || !g->registered || group_is_queue_mode(g)) continue;
         g->mode = SUBSCRIBE_FROM;
         g->from_us = s.us;
+        g->scan = 0; /* lanes without messages since the old time may have some since the new one */
         group_touch(e, g);
         r->changed.lanes++;
     }
@@ -124,6 +125,7 @@ static void letter_forget(struct engine *e, struct dead_letter *d, struct queue 
 {
     uint64_t key[2] = {q->number, d->sequence};
     buf_put(&e->gone_letters, key, sizeof key);
+    segment_release(e, d->where, LETTER_HOLDS);
     q->dead_letters--;
     queue_touch(e, q);
     free((char *)(uintptr_t)d->error.at);

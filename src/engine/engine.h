@@ -277,6 +277,15 @@ int64_t engine_timer_due_us(struct engine *e, struct engine_now now);
  * unspecified. Gives the number of due timers seen. */
 uint32_t engine_timers_due(struct engine *e, struct engine_now now, uint32_t limit,
                            void (*each)(void *ctx, struct uuid tenant, struct slice queue, struct slice partition), void *ctx);
+/* Retention: what the queues' options let go. Looks at up to `looks` lanes, going on where the last call ended, and gives up to `max` of
+ * them a new start. Only what is stored here is given up, so that its rows are found. */
+enum trim_round {
+    TRIM_GOES_ON,    /* call again soon */
+    TRIM_ROUND_DONE, /* all lanes were looked at; another round later may find more */
+    TRIM_NEVER,      /* the same, and nothing is there that could become due without an entry */
+};
+enum trim_round engine_trim_due(struct engine *e, struct engine_now now, uint32_t looks, struct trim_item *out, uint32_t max,
+                                uint32_t *count);
 /* Node-local work that no answer depends on (freeing what deleted queues and expired keys held): a bounded amount. True when there is more.
  * Call it between entries, also on an otherwise idle node until it says false. */
 bool engine_housekeep(struct engine *e);
@@ -413,6 +422,44 @@ bool engine_message_find(struct engine *e, struct uuid tenant, uint32_t partitio
 /* Does a dead letter of any group hold this offset? O(dead letters of the broker). */
 bool engine_dead_letter_at(struct engine *e, uint32_t partition, uint64_t offset);
 
+/* ---- lanes one by one, for listings over many of them ---- */
+
+struct lane_view {
+    uint32_t number, queue; /* numbers */
+    struct slice name;
+    uint64_t start_offset, tail_offset, retained_bytes;
+    int64_t created_us, last_created_us; /* newest append; 0 when none */
+};
+/* Lanes of a queue in creation order, without counting anything: about 20 ns. `after` = number of the last one seen. */
+bool engine_lane_next(struct engine *e, uint32_t queue, uint32_t after, struct lane_view *out);
+/* The lane of this number, if it is the tenant's. */
+bool engine_lane_get(struct engine *e, struct uuid tenant, uint32_t partition, struct lane_view *out);
+bool engine_lane_find(struct engine *e, struct uuid tenant, struct slice queue, struct slice partition, struct lane_view *out);
+struct uuid engine_lane_id(const struct engine *e, const struct lane_view *lane);
+/* Counts without dead letters, and createdAt of the oldest message not acked (0 = none). Reads the store when a lane with such messages
+ * has left memory. */
+void engine_lane_standing(struct engine *e, uint32_t partition, struct engine_now now, struct lane_counts *counts,
+                          int64_t *oldest_us, uint32_t *leases);
+/* Every cursor of the lane. */
+void engine_lane_cursors(struct engine *e, uint32_t partition, struct engine_now now,
+                         void (*each)(void *ctx, const struct cursor_view *c), void *ctx);
+/* The first offset whose message was created at or after `us`; the tail when there is none. */
+uint64_t engine_lane_offset_at(struct engine *e, uint32_t partition, int64_t us);
+/* Where a registered group that has no cursor in the lane would begin, as a committed offset. */
+int64_t engine_group_start(struct engine *e, uint32_t group, uint32_t partition);
+/* The first offset of the append that holds this message. */
+bool engine_message_batch(struct engine *e, uint32_t partition, uint64_t offset, uint64_t *first);
+/* Dead letters of one lane, newest first; `before` as in engine_dead_letter_next. */
+bool engine_dead_letter_in(struct engine *e, uint32_t partition, uint64_t *before, struct dead_letter_view *out);
+
+struct lane_place {
+    uint32_t partition;
+    uint64_t offset;
+    bool dead; /* a dead letter of some group holds it */
+};
+/* Sets `dead` of places that are in order of (partition, offset). O(dead letters of the broker). */
+void engine_dead_letters_mark(struct engine *e, struct lane_place *places, uint32_t count);
+
 struct engine_stats {
     uint64_t kv_rows, kv_bytes, timers;
     uint64_t queues, partitions, groups, cursors, leases, dedup_ids, dead_letters, runs_in_memory;
@@ -426,6 +473,8 @@ struct hash128_pair {
     uint64_t low, high;
 };
 struct hash128_pair engine_digest(struct engine *e);
+/* Do the counters say what the tables hold? NULL, or what is wrong. O(state): for tests and checks. */
+const char *engine_check(struct engine *e);
 
 /* ---- rows --------------------------------------------------------------------------------------------------------- */
 

@@ -1,4 +1,6 @@
 /* Reads: what listings and figures show. Nothing here changes state. */
+#include <stdlib.h>
+
 #include "engine/engine_internal.h"
 
 /* ---- queues ----------------------------------------------------------------------------------------------------------- */
@@ -275,22 +277,28 @@ bool engine_dead_letter_at(struct engine *e, uint32_t partition, uint64_t offset
 
 /* ---- groups and messages -------------------------------------------------------------------------------------------- */
 
-bool engine_cursor_get(struct engine *e, uint32_t partition, uint32_t group, struct engine_now now, struct cursor_view *out)
+static void cursor_show(struct engine *e, const struct partition *p, uint32_t at, struct engine_now now,
+                        struct cursor_view *out)
 {
-    const struct partition *p = partition_at(e, partition);
-    uint32_t at = p == NULL ? 0 : cursor_find(e, p, group);
-    if (at == 0) return false;
     const struct cursor *c = cursor_at(e, at);
-    *out = (struct cursor_view){.partition = partition, .group = group, .attempt = c->attempt, .retries = c->retries};
+    *out = (struct cursor_view){.partition = p->number, .group = c->group, .attempt = c->attempt, .retries = c->retries};
     out->committed = committed_of(e, p, c);
     out->offset_lag = backlog_of(p, out->committed);
     struct run r;
     if (out->offset_lag > 0 && run_find(e, p, p->tail - out->offset_lag, &r)) out->oldest_us = r.created_us;
     const struct lease *l = c->lease == 0 ? NULL : lease_at(e, c->lease);
-    if (l == NULL || l->expiry_us <= now.log_us) return true;
+    if (l == NULL || l->expiry_us <= now.log_us) return;
     out->leased = true;
     out->lease = l->id;
     out->lease_expires_us = now.wall_us + (l->expiry_us - now.log_us);
+}
+
+bool engine_cursor_get(struct engine *e, uint32_t partition, uint32_t group, struct engine_now now, struct cursor_view *out)
+{
+    const struct partition *p = partition_at(e, partition);
+    uint32_t at = p == NULL ? 0 : cursor_find(e, p, group);
+    if (at == 0) return false;
+    cursor_show(e, p, at, now, out);
     return true;
 }
 
@@ -335,6 +343,134 @@ bool engine_message_find(struct engine *e, struct uuid tenant, uint32_t partitio
     }
     if (!uuid_parse(transaction, &id) || !message_id_parse(e->seed, id, partition, offset, &created_ms)) return false;
     return *offset >= from && run_find(e, p, *offset, &r) && r.bytes & RUN_BYTES_AUTO && r.created_us / 1000 == created_ms;
+}
+
+/* ---- lanes one by one ------------------------------------------------------------------------------------------------- */
+
+static void lane_show(const struct partition *p, struct lane_view *out)
+{
+    *out = (struct lane_view){.number = p->number,
+                              .queue = p->queue,
+                              .name = partition_name(p),
+                              .start_offset = p->start,
+                              .tail_offset = p->tail,
+                              .retained_bytes = p->bytes,
+                              .created_us = p->created_us,
+                              .last_created_us = p->last_created_us};
+}
+
+bool engine_lane_next(struct engine *e, uint32_t queue, uint32_t after, struct lane_view *out)
+{
+    const struct queue *q = queue_at(e, queue);
+    if (q == NULL) return false;
+    const struct partition *p = after == 0 ? NULL : table_at(&e->partitions, after);
+    uint32_t n = p == NULL ? q->partition_first : p->next;
+    if (n == 0) return false;
+    lane_show(table_at(&e->partitions, n), out);
+    return true;
+}
+
+bool engine_lane_get(struct engine *e, struct uuid tenant, uint32_t partition, struct lane_view *out)
+{
+    const struct partition *p = partition_at(e, partition);
+    if (p == NULL || !uuid_equal(queue_at(e, p->queue)->tenant, tenant)) return false;
+    lane_show(p, out);
+    return true;
+}
+
+bool engine_lane_find(struct engine *e, struct uuid tenant, struct slice queue, struct slice partition, struct lane_view *out)
+{
+    const struct queue *q = queue_find(e, tenant, queue);
+    const struct partition *p = q == NULL ? NULL : partition_find(e, q, partition);
+    if (p == NULL) return false;
+    lane_show(p, out);
+    return true;
+}
+
+struct uuid engine_lane_id(const struct engine *e, const struct lane_view *lane)
+{
+    return thing_id(e->seed, ID_PARTITION, lane->number, lane->created_us);
+}
+
+void engine_lane_standing(struct engine *e, uint32_t partition, struct engine_now now, struct lane_counts *counts,
+                          int64_t *oldest_us, uint32_t *leases)
+{
+    const struct partition *p = partition_at(e, partition);
+    struct run r;
+    *counts = (struct lane_counts){0};
+    *oldest_us = 0;
+    *leases = 0;
+    if (p == NULL) return;
+    lane_count(e, p, 0, now, counts);
+    if (counts->pending > 0 && run_find(e, p, p->tail - counts->pending, &r)) *oldest_us = r.created_us;
+    for (uint32_t at = p->cursors; at != 0; at = cursor_at(e, at)->next) {
+        const struct cursor *c = cursor_at(e, at);
+        *leases += c->lease != 0 && lease_at(e, c->lease)->expiry_us > now.log_us;
+    }
+}
+
+void engine_lane_cursors(struct engine *e, uint32_t partition, struct engine_now now,
+                         void (*each)(void *ctx, const struct cursor_view *c), void *ctx)
+{
+    const struct partition *p = partition_at(e, partition);
+    for (uint32_t at = p == NULL ? 0 : p->cursors; at != 0; at = cursor_at(e, at)->next) {
+        struct cursor_view v;
+        cursor_show(e, p, at, now, &v);
+        each(ctx, &v);
+    }
+}
+
+uint64_t engine_lane_offset_at(struct engine *e, uint32_t partition, int64_t us)
+{
+    const struct partition *p = partition_at(e, partition);
+    return p == NULL ? 0 : run_offset_at(e, p, us);
+}
+
+int64_t engine_group_start(struct engine *e, uint32_t group, uint32_t partition)
+{
+    const struct partition *p = partition_at(e, partition);
+    const struct group *g = group_at(e, group);
+    struct cursor fresh = {.committed = -1};
+    if (p != NULL && g != NULL) cursor_seed(e, g, p, &fresh);
+    return fresh.committed;
+}
+
+bool engine_message_batch(struct engine *e, uint32_t partition, uint64_t offset, uint64_t *first)
+{
+    const struct partition *p = partition_at(e, partition);
+    struct run r;
+    if (p == NULL || !run_find(e, p, offset, &r)) return false;
+    *first = r.first;
+    return true;
+}
+
+bool engine_dead_letter_in(struct engine *e, uint32_t partition, uint64_t *before, struct dead_letter_view *out)
+{
+    if (partition_at(e, partition) == NULL) return false;
+    for (uint32_t i = dead_letters_below(e, *before); i > 0; i--) {
+        const struct dead_letter *d = &e->dead_letters[i - 1];
+        if (d->partition != partition) continue;
+        dead_letter_show(e, d, out);
+        *before = d->sequence;
+        return true;
+    }
+    return false;
+}
+
+static int place_compare(const void *x, const void *y)
+{
+    const struct lane_place *a = x, *b = y;
+    if (a->partition != b->partition) return a->partition < b->partition ? -1 : 1;
+    return a->offset < b->offset ? -1 : a->offset > b->offset;
+}
+
+void engine_dead_letters_mark(struct engine *e, struct lane_place *places, uint32_t count)
+{
+    for (uint32_t i = 0; i < e->dead_letter_count && count > 0; i++) {
+        struct lane_place wanted = {.partition = e->dead_letters[i].partition, .offset = e->dead_letters[i].offset};
+        struct lane_place *found = bsearch(&wanted, places, count, sizeof wanted, place_compare);
+        if (found != NULL) found->dead = true;
+    }
 }
 
 void engine_stats(const struct engine *e, struct engine_stats *out)

@@ -115,6 +115,7 @@ static void request_done(struct call *call)
         return;
     }
     r->after(r);
+    if (r->call_pending) return; /* another one */
     must(r->status != 0);
     if (r->state == REQUEST_PARKED) request_resume(r);
     must(r->state == REQUEST_RUNNING || r->state == REQUEST_PARKED);
@@ -125,7 +126,7 @@ static void request_done(struct call *call)
 void request_submit(struct request *r, uint32_t deadline_ms, void (*after)(struct request *r))
 {
     struct call *call = &r->call;
-    must(r->state == REQUEST_RUNNING && !r->call_pending);
+    must((r->state == REQUEST_RUNNING || r->state == REQUEST_PARKED) && !r->call_pending);
     if (deadline_ms < 1) deadline_ms = 1;
     if (deadline_ms > DEADLINE_MS_MAX) deadline_ms = DEADLINE_MS_MAX;
     call->home = r->edge->loop;

@@ -28,7 +28,7 @@ enum request_state {
     REQUEST_GONE,
 };
 
-enum { REQUEST_PARAMS_MAX = 2, REQUEST_QUERY_MAX = 24 };
+enum { REQUEST_PARAMS_MAX = 3, REQUEST_QUERY_MAX = 24 };
 
 struct query_pair {
     struct slice name, value; /* decoded */
@@ -90,7 +90,7 @@ static inline struct slice request_body(const struct request *r)
 }
 
 /* Gives the call to the broker. The route has filled in kind and what belongs to it; `after` runs when it is done, unless the
- * client is gone, and must make an answer. deadline_ms is clamped to 1..DEADLINE_MS_MAX. */
+ * client is gone, and must make an answer or submit the call again. deadline_ms is clamped to 1..DEADLINE_MS_MAX. */
 void request_submit(struct request *r, uint32_t deadline_ms, void (*after)(struct request *r));
 
 #endif

@@ -27,6 +27,16 @@ const struct route route_table[] = {
     {ROUTE_QUEUE_LIST, "queue_list", "GET", "/api/v1/resources/queues", true, false, route_queue_list},
     {ROUTE_QUEUE_DETAIL, "queue_detail", "GET", "/api/v1/resources/queues/:", true, false, route_queue_detail},
     {ROUTE_QUEUE_DEPTH, "queue_depth", "GET", "/api/v1/resources/queues/:/depth", true, false, route_queue_depth},
+    {ROUTE_GROUP_SEEK, "group_seek", "POST", "/api/v1/consumer-groups/:/queues/:/seek", false, false, route_group_seek},
+    {ROUTE_GROUP_SEEK_LANE, "group_seek_partition", "POST", "/api/v1/consumer-groups/:/queues/:/partitions/:/seek", false,
+     false, route_group_seek_lane},
+    {ROUTE_GROUP_DELETE, "group_delete", "DELETE", "/api/v1/consumer-groups/:", false, false, route_group_delete},
+    {ROUTE_GROUP_DELETE_QUEUE, "group_delete_queue", "DELETE", "/api/v1/consumer-groups/:/queues/:", false, false,
+     route_group_delete_queue},
+    {ROUTE_GROUP_SUBSCRIPTION, "group_subscription", "POST", "/api/v1/consumer-groups/:/subscription", false, false,
+     route_group_subscription},
+    {ROUTE_GROUP_POSITIONS, "group_positions", "POST", "/api/v1/consumer-groups/positions", false, false,
+     route_group_positions},
     {ROUTE_DLQ, "dlq", "GET", "/api/v1/dlq", true, false, route_dlq},
     {ROUTE_TIMERS, "timers", "POST", "/api/v1/timers", false, false, route_timers},
     {ROUTE_TIMER_LIST, "timer_list", "GET", "/api/v1/timers/:", true, false, route_timer_list},
@@ -62,10 +72,11 @@ static bool pattern_match(const char *pattern, struct slice path, struct slice p
             i++;
             continue;
         }
-        size_t from = i;
-        if (*pattern == '*')
-            i = path.len;
-        else
+        size_t from = i, behind = strlen(pattern + 1);
+        if (*pattern == '*') {
+            if (path.len - i < behind) return false;
+            i = path.len - behind;
+        } else
             while (i < path.len && path.at[i] != '/') i++;
         must(count < REQUEST_PARAMS_MAX);
         params[count++] = slice_make(path.at + from, i - from);

@@ -28,6 +28,12 @@ enum route_id {
     ROUTE_QUEUE_LIST,
     ROUTE_QUEUE_DETAIL,
     ROUTE_QUEUE_DEPTH,
+    ROUTE_GROUP_SEEK,
+    ROUTE_GROUP_SEEK_LANE,
+    ROUTE_GROUP_DELETE,
+    ROUTE_GROUP_DELETE_QUEUE,
+    ROUTE_GROUP_SUBSCRIPTION,
+    ROUTE_GROUP_POSITIONS,
     ROUTE_DLQ,
     ROUTE_TIMERS,
     ROUTE_TIMER_LIST,
@@ -50,8 +56,8 @@ struct route {
     const char *label; /* for metrics */
     const char *method;
     const char
-        *pattern; /* `:` stands for one segment, a parameter; `*` at the end for all that is left, slashes too. The names of a
-                            path with `*` are only decoded: the route judges them (empty, control characters) */
+        *pattern; /* `:` stands for one segment, a parameter; `*` for all that is left, slashes too, but for the letters
+                            behind it. The names of a path with `*` are only decoded: the route judges them (empty, control characters) */
     bool head;    /* HEAD is answered like GET, without the body */
     bool always;  /* answered also while the broker is not ready */
     void (*run)(struct request *r);
@@ -90,6 +96,12 @@ void route_queue_delete(struct request *r);
 void route_queue_list(struct request *r);
 void route_queue_detail(struct request *r);
 void route_queue_depth(struct request *r);
+void route_group_seek(struct request *r);
+void route_group_seek_lane(struct request *r);
+void route_group_delete(struct request *r);
+void route_group_delete_queue(struct request *r);
+void route_group_subscription(struct request *r);
+void route_group_positions(struct request *r);
 void route_dlq(struct request *r);
 void route_timers(struct request *r);
 void route_timer_list(struct request *r);

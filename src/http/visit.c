@@ -1,0 +1,191 @@
+#include "http/visit.h"
+
+#include "http/answer.h"
+#include "http/body_inner.h"
+#include "http/name.h"
+#include "http/render.h"
+
+/* ---- reads ---------------------------------------------------------------------------------------------------------- */
+
+struct visits {
+    visit_run *visit;
+    void *data;
+    void (*after)(struct request *r, void *data); /* NULL: the text is the answer */
+    bool more;
+};
+
+static void visit_read(struct call *c, struct engine *e, struct engine_now now)
+{
+    struct request *r = c->read_ctx;
+    struct visits *v = r->route_data;
+    v->more = v->visit(r, v->data, &c->answer, e, now);
+}
+
+static void visit_after(struct request *r)
+{
+    struct visits *v = r->route_data;
+    if (!answer_outcome(r)) return;
+    if (r->out.len == 0) { /* large answers change hands */
+        struct buf spare = r->out;
+        r->out = r->call.answer;
+        r->call.answer = spare;
+    } else {
+        buf_slice(&r->out, buf_view(&r->call.answer));
+    }
+    buf_clear(&r->call.answer);
+    if (v->more) {
+        request_submit(r, r->http->config->pop_timeout_ms, visit_after);
+    } else if (v->after != NULL) {
+        v->after(r, v->data);
+    } else {
+        answer_json(r, r->call.status == 0 ? 200 : r->call.status);
+    }
+}
+
+void visits_then(struct request *r, visit_run *visit, void *data, void (*after)(struct request *r, void *data))
+{
+    struct visits *v = arena_zero(request_arena(r), sizeof *v);
+    v->visit = visit;
+    v->data = data;
+    v->after = after;
+    r->route_data = v;
+    r->call.kind = CALL_READ;
+    r->call.read = visit_read;
+    r->call.read_ctx = r;
+    request_submit(r, r->http->config->pop_timeout_ms, visit_after);
+}
+
+void visits_answer(struct request *r, visit_run *visit, void *data)
+{
+    visits_then(r, visit, data, NULL);
+}
+
+/* ---- walks ---------------------------------------------------------------------------------------------------------- */
+
+static bool walk_queue(struct lane_walk *w, struct uuid tenant, struct engine *e, struct queue_view *q)
+{
+    if (w->queue.len > 0) return !w->begun && engine_queue_get(e, tenant, w->queue, q);
+    return engine_queue_next(e, tenant, w->at_queue, q);
+}
+
+bool lane_walk_go(struct lane_walk *w, struct uuid tenant, struct engine *e, struct engine_now now,
+                  const struct lane_walker *each)
+{
+    struct queue_view q = {0};
+    struct lane_view lane;
+    uint32_t until = w->walked + VISIT_LANES;
+    /* The queue in which the last visit stopped, unless it is deleted by now. */
+    bool inside = w->begun && !w->over && engine_queue_next(e, tenant, w->at_queue - 1, &q) && q.number == w->at_queue;
+    for (; !w->over; w->walked++) {
+        if (w->walked >= LANES_WALKED_MAX) {
+            w->partial = w->over = true;
+        } else if (w->walked == until) {
+            return true;
+        } else if (inside && engine_lane_next(e, q.number, w->at_lane, &lane)) {
+            w->at_lane = lane.number;
+            if (each->lane != NULL) each->lane(each->ctx, e, now, &q, &lane);
+        } else if (walk_queue(w, tenant, e, &q)) {
+            inside = w->begun = true;
+            w->at_queue = q.number;
+            w->at_lane = 0;
+            if (each->queue != NULL) each->queue(each->ctx, e, &q);
+            if (each->lane == NULL) inside = false;
+        } else {
+            w->over = true;
+        }
+    }
+    return false;
+}
+
+/* ---- addresses ------------------------------------------------------------------------------------------------------ */
+
+bool lane_of_id(struct engine *e, struct uuid tenant, struct slice id, struct lane_view *out)
+{
+    uint64_t number;
+    struct uuid uuid;
+    bool digits = body_partition_number(id, &number);
+    if (!digits) {
+        if (!uuid_parse(id, &uuid)) return false;
+        number = thing_number(uuid);
+    }
+    if (number == 0 || number > UINT32_MAX || !engine_lane_get(e, tenant, (uint32_t)number, out)) return false;
+    return digits || uuid_equal(uuid, engine_lane_id(e, out));
+}
+
+bool path_names_good(struct request *r, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        if (r->params[i].len == 0) {
+            answer_error(r, 400, "bad_request", "a name in the path is empty");
+            return false;
+        }
+        if (name_has_control(r->params[i])) {
+            answer_error(r, 400, "bad_request", "a name in the path has a control character");
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- pieces of answers ---------------------------------------------------------------------------------------------- */
+
+void field_text(struct buf *out, const char *key, struct slice text)
+{
+    buf_text(out, key);
+    render_text(out, text);
+}
+
+void field_number(struct buf *out, const char *key, uint64_t value)
+{
+    buf_text(out, key);
+    buf_decimal(out, value);
+}
+
+void field_signed(struct buf *out, const char *key, int64_t value)
+{
+    buf_text(out, key);
+    buf_signed(out, value);
+}
+
+void field_bool(struct buf *out, const char *key, bool value)
+{
+    buf_text(out, key);
+    buf_text(out, value ? "true" : "false");
+}
+
+void field_time_us(struct buf *out, const char *key, int64_t wall_us)
+{
+    buf_text(out, key);
+    render_time_us_or_null(out, wall_us);
+}
+
+void field_time_ms(struct buf *out, const char *key, int64_t wall_us)
+{
+    buf_text(out, key);
+    if (wall_us == 0)
+        buf_text(out, "null");
+    else
+        render_time_ms(out, wall_us);
+}
+
+void field_text_or_null(struct buf *out, const char *key, struct slice text)
+{
+    buf_text(out, key);
+    if (text.at == NULL)
+        buf_text(out, "null");
+    else
+        render_text(out, text);
+}
+
+void answer_unsuccessful(struct request *r, uint32_t status, const char *text)
+{
+    answer_error(r, status, NULL, "");
+    buf_clear(&r->out);
+    field_text(&r->out, "{\"success\":false,\"error\":", slice_of(text));
+    buf_byte(&r->out, '}');
+}
+
+uint64_t age_seconds(int64_t from_us, int64_t to_us)
+{
+    return from_us == 0 || from_us >= to_us ? 0 : (uint64_t)(to_us - from_us) / 1000000;
+}
