@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import os
 
 import pytest
 from queen import Queen
@@ -10,6 +11,10 @@ from kit import Broker, Tap, unique
 from routes import MISSING_ROUTES
 
 SCENARIO_SECONDS = 60
+
+# No scenario speaks TLS: without this, every client would read a whole bundle of certificates (60 ms each).
+os.environ.pop("SSL_CERT_FILE", None)
+os.environ["SSL_CERT_DIR"] = os.path.dirname(os.path.abspath(__file__))
 
 
 @pytest.fixture(scope="session")

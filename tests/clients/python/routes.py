@@ -3,8 +3,6 @@
 A scenario marked `@pytest.mark.route("METHOD /path")` may fail while its route stands in MISSING_ROUTES."""
 
 MISSING_ROUTES = [
-    "DELETE /api/v1/consumer-groups/:",
-    "DELETE /api/v1/consumer-groups/:/queues/:",
     "DELETE /api/v1/messages/:/:",
     "GET /api/v1/analytics/system-metrics",
     "GET /api/v1/analytics/worker-metrics",
@@ -23,8 +21,6 @@ MISSING_ROUTES = [
     "GET /api/v1/traces/:/:",
     "GET /api/v1/traces/by-name/:",
     "GET /api/v1/traces/names",
-    "POST /api/v1/consumer-groups/:/queues/:/seek",
-    "POST /api/v1/consumer-groups/:/subscription",
     "POST /api/v1/messages/:/:/retry",
     "POST /api/v1/traces",
 ]

@@ -51,7 +51,7 @@ async def test_an_ack_of_the_last_completes_the_ones_before(client, queue):
 
 
 async def test_an_ack_in_the_middle_keeps_the_lease_and_the_rest(client, queue):
-    await client.queue(queue).config({"lease_time": 1}).create()
+    await client.queue(queue).config({"lease_time": 2}).create()
     await client.queue(queue).push([{"data": i} for i in range(3)])
     messages = await client.queue(queue).batch(3).pop()
     result = await client.ack(messages[1])
@@ -179,11 +179,11 @@ async def test_renew_extends_every_lane_of_the_lease_with_an_empty_request(tappe
 
 
 async def test_a_renewed_lease_outlives_its_first_end(client, queue):
-    await client.queue(queue).config({"lease_time": 1}).create()
+    await client.queue(queue).config({"lease_time": 2}).create()
     await client.queue(queue).push({"data": 1})
     [message] = await client.queue(queue).pop()
     assert (await client.renew(message))["success"]
-    await asyncio.sleep(1.3)
+    await asyncio.sleep(2.3)
     assert await client.queue(queue).wait(False).pop() == []
     assert (await client.ack(message))["success"]
 

@@ -220,7 +220,7 @@ async def test_callbacks_take_over_the_acks(client, queue):
 
 
 async def test_without_auto_ack_the_handlers_error_ends_the_loop(client, queue):
-    await client.queue(queue).config({"lease_time": 1}).create()
+    await client.queue(queue).config({"lease_time": 2}).create()
     await client.queue(queue).push({"transactionId": "t", "data": 1})
 
     async def handler(message):
@@ -233,13 +233,13 @@ async def test_without_auto_ack_the_handlers_error_ends_the_loop(client, queue):
 
 
 async def test_leases_are_renewed_while_a_handler_works(tapped, queue):
-    await tapped.queue(queue).config({"lease_time": 1}).create()
+    await tapped.queue(queue).config({"lease_time": 2}).create()
     await tapped.queue(queue).push({"data": 1})
     stolen = []
 
     async def handler(message):
         for _ in range(4):
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(0.7)
             stolen.extend(await tapped.queue(queue).wait(False).pop())
 
     await tapped.queue(queue).renew_lease(True, 200).each().limit(1).consume(handler)

@@ -46,7 +46,7 @@ async def test_a_lost_answer_of_a_gated_step_shows_in_the_gate(connect, broker, 
 
 async def test_a_lost_answer_of_a_pop_leaves_the_message_to_the_next(connect, broker, queue):
     client = connect(broker, tap=True, **FAST)
-    await client.queue(queue).config({"lease_time": 1}).create()
+    await client.queue(queue).config({"lease_time": 2}).create()
     await client.queue(queue).push({"transactionId": "t", "data": 1})
     client.tap.lose.append("/api/v1/pop/queue/" + queue)
     [message] = await client.queue(queue).timeout_millis(10000).pop()

@@ -83,10 +83,10 @@ async def test_two_runs_never_overlap(client, queue):
 
 
 async def test_renewal_keeps_it_past_its_lifetime(client, queue):
-    lock = client.lock(queue, ttl_seconds=1, renew_every=0.2)
+    lock = client.lock(queue, ttl_seconds=2, renew_every=0.2)
     assert await lock.acquire()
     first = lock.token
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(2.6)
     assert lock.held and lock.token > first and not lock.lost.is_set()
     assert not await client.lock(queue, ttl_seconds=30).acquire()
 

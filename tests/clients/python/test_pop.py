@@ -193,7 +193,7 @@ async def test_a_window_buffer_collects(client, queue):
 
 
 async def test_an_expired_lease_is_delivered_again(client, queue):
-    await client.queue(queue).config({"lease_time": 1}).create()
+    await client.queue(queue).config({"lease_time": 2}).create()
     await client.queue(queue).push({"transactionId": "t", "data": 1})
     [first] = await client.queue(queue).pop()
     [second] = await client.queue(queue).timeout_millis(10000).pop()

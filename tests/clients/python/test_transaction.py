@@ -68,7 +68,7 @@ async def test_the_second_delivery_finds_the_gate_shut(client, queue):
 
 
 async def test_a_lost_lease_rolls_everything_back(client, queue):
-    await client.queue(queue).config({"lease_time": 1}).create()
+    await client.queue(queue).config({"lease_time": 2}).create()
     await client.queue(queue).push({"transactionId": "in", "data": 1})
     stale = await popped(client, queue)
     [current] = await client.queue(queue).timeout_millis(10000).pop()
@@ -110,7 +110,7 @@ async def test_acks_of_two_lanes_carry_their_own_lease(tapped, queue):
 
 
 async def test_one_stale_lease_of_two_rolls_both_back(client, queue):
-    await client.queue(queue).config({"lease_time": 1}).create()
+    await client.queue(queue).config({"lease_time": 2}).create()
     await client.queue(queue).partition("a").push({"data": "a"})
     stale = await popped(client, queue)
     [a_again] = await client.queue(queue).timeout_millis(10000).pop()
