@@ -281,6 +281,7 @@ struct broker *broker_open(const struct config *config, struct loop *group_loop,
     b->parked.timer.fire = parked_due_fire;
     b->ticker.timer.fire = ticker_fire;
     b->ticker.stale = true;
+    b->retention.timer.fire = retention_fire;
     b->guard.timer.fire = disk_guard_fire;
     b->stop_timer.fire = stop_fire;
     atomic_store(&b->retry_after_s, 1);
@@ -339,6 +340,7 @@ static void lead_turn(struct broker *b)
         return;
     }
     atomic_store(&b->ready, true);
+    retention_applied(b); /* what is due since before the stop */
     log_info("ready: leads in term %llu, %llu entries applied", (unsigned long long)replica_term(b->replica),
              (unsigned long long)engine_applied_index(b->engine));
 }
@@ -377,6 +379,7 @@ static void stop_turn(struct broker *b)
     loop_timer_cancel(b->loop, &b->deadline_timer);
     loop_timer_cancel(b->loop, &b->parked.timer);
     loop_timer_cancel(b->loop, &b->ticker.timer);
+    loop_timer_cancel(b->loop, &b->retention.timer);
     loop_timer_cancel(b->loop, &b->keeper.timer);
     loop_timer_cancel(b->loop, &b->guard.timer);
     if (b->stopped_call != NULL) b->stopped_call(b->stopped_ctx);

@@ -9,14 +9,16 @@
 #include "base/buf.h"
 
 struct config {
-    char dir[4096];                       /* --data, QUEEN_RAFT_DIR; default ./data */
-    char host[256];                       /* HOST, QUEEN_BIND_ADDR; default 127.0.0.1 while there is no authentication */
-    uint16_t port;                        /* --port, PORT; 6632; 0 = any, printed */
-    uint64_t body_bytes_max;              /* QUEEN_MAX_BODY_BYTES */
-    uint64_t segment_bytes;               /* QUEEN_RAFT_SEGMENT_BYTES, 64 MiB */
-    uint64_t cache_bytes;                 /* QUEEN_LOG_CACHE_BYTES, default by the machine's memory: 1/32 of it, 64..512 MiB */
-    uint32_t durable_every_ms;            /* QUEEN_RAFT_DURABLE_EVERY_MS, 1000: rows of the store become durable */
-    uint64_t durable_every_bytes;         /* QUEEN_RAFT_DURABLE_EVERY_BYTES, 256 MiB of log */
+    char dir[4096];                /* --data, QUEEN_RAFT_DIR; default ./data */
+    char host[256];                /* HOST, QUEEN_BIND_ADDR; default 127.0.0.1 while there is no authentication */
+    uint16_t port;                 /* --port, PORT; 6632; 0 = any, printed */
+    uint64_t body_bytes_max;       /* QUEEN_MAX_BODY_BYTES */
+    uint64_t segment_bytes;        /* QUEEN_RAFT_SEGMENT_BYTES, 64 MiB */
+    uint64_t cache_bytes;          /* QUEEN_LOG_CACHE_BYTES, default by the machine's memory: 1/32 of it, 64..512 MiB */
+    uint32_t retention_every_ms;   /* RETENTION_INTERVAL, 5000: how long after an entry, or a round, the next round begins */
+    uint32_t retention_scan_per_s; /* QUEEN_RAFT_RETENTION_SCAN_PER_S, 50000: lanes looked at */
+    uint32_t durable_every_ms;     /* QUEEN_RAFT_DURABLE_EVERY_MS, 1000: rows of the store become durable */
+    uint64_t durable_every_bytes;  /* QUEEN_RAFT_DURABLE_EVERY_BYTES, 256 MiB of log */
     uint32_t disk_high_pct, disk_low_pct; /* QUEEN_RAFT_DISK_HIGH_PCT, _LOW_PCT: 85, 80 */
     uint64_t admit_bytes_max;             /* QUEEN_RAFT_ADMIT_MAX_MB: 128 MiB; 0 = off */
     uint32_t admit_hold_ms;           /* QUEEN_RAFT_ADMIT_HOLD_MS: the oldest queued call waited longer: pushes are refused */

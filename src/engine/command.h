@@ -58,6 +58,7 @@ enum command_kind {
     COMMAND_SUBSCRIPTION,
     COMMAND_LETTERS_DELETE,
     COMMAND_LETTER_MOVE,
+    COMMAND_TRIM, /* retention: messages at the front of lanes go */
 };
 
 enum { ENTRY_MAGIC = 0x314e4551, ENTRY_HEAD_BYTES = 48, COMMAND_HEAD_BYTES = 8 };
@@ -439,6 +440,19 @@ struct letter_move_command {
 size_t letter_move_begin(struct buf *out, struct uuid tenant, struct uuid letter); /* then push_begin..push_end, then: */
 void letter_move_end(struct buf *out, size_t command_at);
 bool letter_move_decode(const struct command *c, struct letter_move_command *out);
+
+/* From which offset on each lane keeps its messages; the append that holds it stays whole. */
+struct trim_item {
+    uint32_t partition;
+    uint64_t start;
+};
+struct trim_command {
+    uint32_t count;
+    struct slice items; /* 12 bytes each: u32 partition, u64 start */
+};
+void trim_encode(struct buf *out, const struct trim_item *items, uint32_t count);
+bool trim_decode(const struct command *c, struct trim_command *out);
+void trim_item_read(const struct trim_command *t, uint32_t i, struct trim_item *out);
 
 void claim_return_encode(struct buf *out, struct uuid lease);
 bool claim_return_decode(const struct command *c, struct uuid *lease);

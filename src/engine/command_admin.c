@@ -1,4 +1,4 @@
-/* Wire form of what operators do: SEEK, GROUP_DELETE, SUBSCRIPTION, LETTERS_DELETE, LETTER_MOVE. */
+/* Wire form of what operators do: SEEK, GROUP_DELETE, SUBSCRIPTION, LETTERS_DELETE, LETTER_MOVE; and of TRIM. */
 #include "engine/command.h"
 #include "engine/command_io.h"
 
@@ -112,4 +112,32 @@ bool letter_move_decode(const struct command *c, struct letter_move_command *out
     if (r.bad || !command_next(&rest, &out->push) || out->push.kind != COMMAND_PUSH || rest.len > 0) return false;
     if (!push_decode(&out->push, &push) || push.group_count != 1 || !uuid_equal(push.tenant, out->tenant)) return false;
     return push_group_next(&push.groups, &g) && g.item_count == 1;
+}
+
+enum { TRIM_ITEM_BYTES = 12 };
+
+void trim_encode(struct buf *out, const struct trim_item *items, uint32_t count)
+{
+    size_t at = command_begin(out, COMMAND_TRIM, 0);
+    buf_u32(out, count);
+    for (uint32_t i = 0; i < count; i++) {
+        buf_u32(out, items[i].partition);
+        buf_u64(out, items[i].start);
+    }
+    command_finish(out, at);
+}
+
+bool trim_decode(const struct command *c, struct trim_command *out)
+{
+    struct reader r = reader_of(c->body);
+    out->count = read_u32(&r);
+    out->items = read_bytes(&r, (size_t)out->count * TRIM_ITEM_BYTES);
+    return !r.bad;
+}
+
+void trim_item_read(const struct trim_command *t, uint32_t i, struct trim_item *out)
+{
+    must(i < t->count);
+    memcpy(&out->partition, t->items.at + (size_t)i * TRIM_ITEM_BYTES, 4);
+    memcpy(&out->start, t->items.at + (size_t)i * TRIM_ITEM_BYTES + 4, 8);
 }

@@ -56,6 +56,21 @@ void segments_subtract(struct segments *s, struct segments *less)
     *less = (struct segments){0};
 }
 
+void segment_hold(struct engine *e, uint64_t where, uint64_t bytes)
+{
+    segments_add(&e->segments, where >> e->options.segment_shift, bytes);
+    e->segments_dirty = true;
+}
+
+void segment_release(struct engine *e, uint64_t where, uint64_t bytes)
+{
+    struct segments *s = &e->segments;
+    uint64_t segment = where >> e->options.segment_shift;
+    must(segment >= s->base && segment - s->base < s->count && s->bytes[segment - s->base] >= bytes);
+    s->bytes[segment - s->base] -= bytes;
+    e->segments_dirty = true;
+}
+
 uint64_t engine_segment_live(const struct engine *e, uint64_t segment)
 {
     const struct segments *s = &e->segments;
@@ -126,6 +141,7 @@ void engine_free(struct engine *e)
     for (uint32_t i = 0; i < e->dead_letter_count; i++) free((char *)(uintptr_t)e->dead_letters[i].error.at);
     free(e->dead_letters);
     buf_free(&e->gone_cursors);
+    buf_free(&e->gone_runs);
     buf_free(&e->gone_letters);
     idmap_free(&e->queue_names);
     idmap_free(&e->partition_names);
@@ -166,7 +182,8 @@ bool engine_housekeep(struct engine *e)
 
 /* ---- dead letters --------------------------------------------------------------------------------------------------- */
 
-/* A new one gets the next sequence number; one from a row has its own. The error text is copied. */
+/* A new one gets the next sequence number, and its message's place in the log is held; one from a row has its own. The error text is
+ * copied. */
 void dead_letter_add(struct engine *e, const struct dead_letter *d)
 {
     if (e->dead_letter_count == e->dead_letter_cap) {
@@ -178,6 +195,7 @@ void dead_letter_add(struct engine *e, const struct dead_letter *d)
     *to = *d;
     if (to->sequence == 0) {
         to->sequence = ++e->dead_letter_last;
+        segment_hold(e, to->where, LETTER_HOLDS);
     }
     to->error = slice_of("");
     to->error.at = NULL;
@@ -250,6 +268,8 @@ static bool command_apply(struct engine *e, const struct command *c, uint64_t wh
         return letters_delete_apply(e, c, r);
     case COMMAND_LETTER_MOVE:
         return letter_move_apply(e, c, where, arena, r);
+    case COMMAND_TRIM:
+        return trim_apply(e, c);
     case COMMAND_POSITIONS:
         break; /* a part of a step only */
     }

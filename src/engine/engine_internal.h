@@ -10,7 +10,7 @@
  * id is still bounded by it).
  *
  * Files: queue.c (queues, partitions, groups: life), run.c (append runs), cursor.c (cursors, ready lists, leases), push.c, pop.c,
- * ack.c, kv.c, timer.c, lock.c, position.c, step.c, admin.c (commands), row.c (rows, cut, load, digest), view.c (reads), engine.c (apply, housekeeping). */
+ * ack.c, kv.c, timer.c, lock.c, position.c, step.c, admin.c, retention.c (commands), row.c (rows, cut, load, digest), view.c (reads), engine.c (apply, housekeeping). */
 #ifndef QUEEN_ENGINE_INTERNAL_H
 #define QUEEN_ENGINE_INTERNAL_H
 
@@ -51,6 +51,7 @@ struct partition {
     uint32_t unstored, uncut; /* the last so many offsets are not readable from the store / in no cut yet */
     uint64_t tail, start;
     int64_t created_us, last_created_us;
+    int64_t start_us; /* createdAt of the oldest retained message; of no meaning in an empty lane */
     uint64_t bytes;
     struct run *runs; /* the newest runs; what is missing at the front is stored */
 };
@@ -122,6 +123,9 @@ struct dead_letter {
     int64_t created_us, failed_us;
     struct slice error; /* malloc */
 };
+
+/* A letter holds its message in the log also when retention has taken it off its lane: by so many bytes, which need not be exact. */
+enum { LETTER_HOLDS = 1 };
 
 /* A stored chunk of dedup records: dropped when all of it is past. */
 struct dedup_chunk {
@@ -234,6 +238,9 @@ struct engine {
     struct tree kv_order, timer_order;
     struct heap kv_expiry, timers_due;
     uint64_t kv_version, kv_bytes, timer_last; /* counters: version given, bytes of paths and values, timer sequence given */
+    uint32_t trim_queue, trim_partition;       /* where engine_trim_due goes on */
+    bool trim_wanted;        /* a queue looked at since the last round began may have something to give up, now or later */
+    struct buf gone_runs;    /* keys of runs' rows given up since the last cut, 17 bytes each */
     struct buf gone_cursors; /* removed since the last cut while their lanes stay: queue, partition, group, u32 each */
     struct buf gone_letters; /* removed since the last cut while their queues stay: queue, sequence, u64 each */
     struct numbers dirty_kv, dirty_timers;
@@ -249,7 +256,9 @@ struct engine {
 /* ---- engine.c ---- */
 void numbers_add(struct numbers *n, uint32_t v);
 void segments_add(struct segments *s, uint64_t segment, uint64_t bytes);
-void segments_subtract(struct segments *s, struct segments *less); /* empties `less` */
+void segments_subtract(struct segments *s, struct segments *less);   /* empties `less` */
+void segment_hold(struct engine *e, uint64_t where, uint64_t bytes); /* bytes of the log at `where` are wanted */
+void segment_release(struct engine *e, uint64_t where, uint64_t bytes);
 
 /* ---- queue.c ---- */
 char *name_add(struct name_pool *p, struct slice s);
@@ -291,6 +300,8 @@ void run_append(struct engine *e, struct partition *p, const struct run *r);
 bool run_find(const struct engine *e, const struct partition *p, uint64_t offset, struct run *out); /* start <= offset < tail */
 /* First offset whose message was created at or after `us`; tail when there is none. */
 uint64_t run_offset_at(const struct engine *e, const struct partition *p, int64_t us);
+void run_forget(struct engine *e, struct partition *p,
+                uint64_t start);                      /* retention: the lane begins at `start`, a run's first */
 void run_trim(struct engine *e, struct partition *p); /* forgets what is stored and consumed, or cold */
 void run_cache_drop(struct engine *e);
 void run_each(const struct engine *e, const struct partition *p, void (*each)(void *ctx, const struct run *r), void *ctx);
@@ -342,6 +353,7 @@ bool group_delete_apply(struct engine *e, const struct command *c, struct arena 
 bool subscription_apply(struct engine *e, const struct command *c, struct engine_result *r);
 bool letters_delete_apply(struct engine *e, const struct command *c, struct engine_result *r);
 bool letter_move_apply(struct engine *e, const struct command *c, uint64_t where, struct arena *arena, struct engine_result *r);
+bool trim_apply(struct engine *e, const struct command *c);
 struct dead_letter *letter_find(const struct engine *e, struct uuid tenant, struct uuid id); /* NULL when none */
 bool locks_apply(struct engine *e, const struct command *c, struct arena *arena, struct engine_result *r);
 bool step_apply(struct engine *e, const struct command *c, uint64_t where, struct arena *arena, struct engine_result *r);

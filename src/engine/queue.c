@@ -432,6 +432,7 @@ static void queue_finish(struct engine *e, struct queue *q)
             ((struct partition *)table_at(&e->partitions, d->partition))->name != NULL) {
             e->dead_letters[kept++] = *d;
         } else {
+            segments_add(&e->reaped, d->where >> e->options.segment_shift, LETTER_HOLDS);
             free((char *)(uintptr_t)d->error.at);
         }
     }

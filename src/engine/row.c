@@ -96,6 +96,7 @@ static void value_partition(struct buf *b, const struct partition *p)
     buf_u64(b, p->start);
     buf_u64(b, (uint64_t)p->created_us);
     buf_u64(b, (uint64_t)p->last_created_us);
+    buf_u64(b, (uint64_t)p->start_us);
     buf_u64(b, p->bytes);
     buf_u32(b, p->last_lease_s);
     put_text(b, partition_name(p));
@@ -233,6 +234,10 @@ static void cut_removed(struct cutter *c)
         c->rows->delete (c->rows->ctx, row_key_view(&c->key));
     }
     buf_clear(&e->gone_cursors);
+    for (size_t at = 0; at < e->gone_runs.len; at += RUN_KEY_BYTES) {
+        c->rows->delete (c->rows->ctx, slice_make(e->gone_runs.at + at, RUN_KEY_BYTES));
+    }
+    buf_clear(&e->gone_runs);
     for (size_t at = 0; at < e->gone_letters.len; at += 16) {
         uint64_t key[2];
         memcpy(key, e->gone_letters.at + at, sizeof key);
@@ -478,8 +483,9 @@ void engine_cut(struct engine *e, const struct engine_rows *rows)
 uint64_t engine_cut_size(const struct engine *e)
 {
     return (uint64_t)e->dirty_queues.count + e->dirty_groups.count + e->dirty_partitions.count + e->dirty_cursors.count +
-           e->gone_queues.count + e->gone_cursors.len / 12 + e->gone_letters.len / 16 + e->dirty_kv.count + e->gone_kv_count +
-           e->dirty_timers.count + e->gone_timers.len / 8 + (e->dead_letter_last - e->dead_letter_cut) +
+           e->gone_queues.count + e->gone_cursors.len / 12 + e->gone_runs.len / RUN_KEY_BYTES + e->gone_letters.len / 16 +
+           e->dirty_kv.count + e->gone_kv_count + e->dirty_timers.count + e->gone_timers.len / 8 +
+           (e->dead_letter_last - e->dead_letter_cut) +
            (e->dedup.added.len / sizeof(struct dedup_record) + DEDUP_CHUNK_RECORDS - 1) / DEDUP_CHUNK_RECORDS;
 }
 
@@ -490,7 +496,8 @@ void engine_cut_stored(struct engine *e, uint64_t applied_index)
         const struct cut_part *part = &e->cut_parts[i];
         struct partition *p = table_at(&e->partitions, part->partition);
         if (p == NULL || p->name == NULL) continue;
-        p->unstored = (uint32_t)(p->tail - part->tail);
+        uint64_t after = part->tail > p->start ? part->tail : p->start;
+        p->unstored = (uint32_t)(p->tail - after);
         run_trim(e, p);
     }
     if (i == 0) return;
@@ -641,7 +648,7 @@ static const char *load_partition(struct engine *e, struct key_reader *k, struct
     struct queue *q = queue_of_row(e, key_u32(k));
     uint32_t number = key_u32(k);
     uint64_t tail = value_u64(v), start = value_u64(v);
-    int64_t created_us = (int64_t)value_u64(v), last_created_us = (int64_t)value_u64(v);
+    int64_t created_us = (int64_t)value_u64(v), last_created_us = (int64_t)value_u64(v), start_us = (int64_t)value_u64(v);
     uint64_t bytes = value_u64(v);
     uint32_t last_lease_s = value_u32(v);
     struct slice name = value_text(v);
@@ -653,6 +660,7 @@ static const char *load_partition(struct engine *e, struct key_reader *k, struct
     p->tail = tail;
     p->start = start;
     p->last_created_us = last_created_us;
+    p->start_us = start_us;
     p->bytes = bytes;
     p->last_lease_s = last_lease_s;
     return NULL;

@@ -32,6 +32,8 @@ enum row_kind {
     ROW_RUN = 0x81,
 };
 
+enum { RUN_KEY_BYTES = 17 };
+
 struct row_key {
     unsigned char bytes[24];
     size_t len;

@@ -13,6 +13,7 @@ enum {
 void run_append(struct engine *e, struct partition *p, const struct run *r)
 {
     must(r->first == p->tail && r->count > 0);
+    if (p->tail == p->start) p->start_us = r->created_us;
     if (p->run_count == p->run_cap) {
         p->run_cap = p->run_cap == 0 ? 1 : p->run_cap * 2;
         p->runs = realloc(p->runs, p->run_cap * sizeof p->runs[0]);
@@ -26,8 +27,7 @@ void run_append(struct engine *e, struct partition *p, const struct run *r)
     if (r->created_us > e->safe_us) e->safe_us = r->created_us;
     p->bytes += r->bytes & RUN_BYTES_MASK;
     e->run_count++;
-    segments_add(&e->segments, r->where >> e->options.segment_shift, r->bytes & RUN_BYTES_MASK);
-    e->segments_dirty = true;
+    segment_hold(e, r->where, r->bytes & RUN_BYTES_MASK);
 }
 
 /* First offset that is not in memory's runs but in the store's: memory holds [this, tail). */
@@ -193,8 +193,9 @@ void run_trim(struct engine *e, struct partition *p)
     }
 }
 
+/* Runs with from <= first < below. */
 struct run_walk {
-    uint64_t below;
+    uint64_t from, below;
     void (*each)(void *ctx, const struct run *r);
     void *ctx;
 };
@@ -207,7 +208,7 @@ static bool run_row_walk(void *ctx, struct slice key, struct slice value)
         struct run r;
         memcpy(&r, value.at + at, sizeof r);
         if (r.first >= w->below) return false;
-        w->each(w->ctx, &r);
+        if (r.first >= w->from) w->each(w->ctx, &r);
     }
     return true;
 }
@@ -215,11 +216,80 @@ static bool run_row_walk(void *ctx, struct slice key, struct slice value)
 void run_each(const struct engine *e, const struct partition *p, void (*each)(void *ctx, const struct run *r), void *ctx)
 {
     if (run_memory_first(p) > p->start) {
-        struct run_walk w = {.below = run_memory_first(p), .each = each, .ctx = ctx};
+        struct run_walk w = {.from = p->start, .below = run_memory_first(p), .each = each, .ctx = ctx};
         struct row_key from, to;
         row_key_run(&from, p->queue, p->number, p->start);
         row_key_run(&to, p->queue, p->number, UINT64_MAX);
         e->options.cold.scan(e->options.cold.ctx, row_key_view(&from), row_key_view(&to), run_row_walk, &w);
     }
     for (uint32_t i = 0; i < p->run_count; i++) each(ctx, &p->runs[i]);
+}
+
+/* ---- retention ------------------------------------------------------------------------------------------------------ */
+
+struct forget {
+    struct engine *e;
+    struct partition *p;
+    uint64_t start; /* the new one */
+};
+
+static void run_give_up(struct forget *f, const struct run *r)
+{
+    struct queue *q = queue_at(f->e, f->p->queue);
+    uint64_t bytes = r->bytes & RUN_BYTES_MASK;
+    segment_release(f->e, r->where, bytes);
+    f->p->bytes -= bytes;
+    q->bytes -= bytes;
+    q->messages -= r->count;
+}
+
+static uint64_t row_last_offset(struct slice key)
+{
+    uint64_t last = 0;
+    must(key.len == RUN_KEY_BYTES);
+    for (size_t i = RUN_KEY_BYTES - 8; i < RUN_KEY_BYTES; i++) last = last << 8 | (unsigned char)key.at[i];
+    return last;
+}
+
+/* A row of runs: those before the new start are given up (but those that are in memory too, later), and the row if all of its are. */
+static bool row_forget(void *ctx, struct slice key, struct slice value)
+{
+    struct forget *f = ctx;
+    uint64_t memory_first = run_memory_first(f->p);
+    for (size_t at = 0; at + sizeof(struct run) <= value.len; at += sizeof(struct run)) {
+        struct run r;
+        memcpy(&r, value.at + at, sizeof r);
+        if (r.first >= f->start || r.first >= memory_first) break;
+        if (r.first >= f->p->start) run_give_up(f, &r);
+    }
+    if (row_last_offset(key) >= f->start) return false;
+    buf_slice(&f->e->gone_runs, key);
+    return true;
+}
+
+void run_forget(struct engine *e, struct partition *p, uint64_t start)
+{
+    struct forget f = {.e = e, .p = p, .start = start};
+    must(start > p->start && start <= p->tail);
+    if (p->start < p->tail - p->unstored) {
+        struct row_key from, to;
+        row_key_run(&from, p->queue, p->number, p->start);
+        row_key_run(&to, p->queue, p->number, UINT64_MAX);
+        e->options.cold.scan(e->options.cold.ctx, row_key_view(&from), row_key_view(&to), row_forget, &f);
+    }
+    uint32_t drop = 0;
+    for (; drop < p->run_count && p->runs[drop].first < start; drop++) {
+        if (p->runs[drop].first >= p->start) run_give_up(&f, &p->runs[drop]);
+    }
+    if (drop > 0) {
+        p->run_count -= drop;
+        e->run_count -= drop;
+        memmove(p->runs, p->runs + drop, p->run_count * sizeof p->runs[0]);
+    }
+    p->start = start;
+    uint64_t kept = p->tail - start;
+    if (p->unstored > kept) p->unstored = (uint32_t)kept;
+    if (p->uncut > kept) p->uncut = (uint32_t)kept;
+    struct run first;
+    if (run_find(e, p, start, &first)) p->start_us = first.created_us;
 }

@@ -86,23 +86,6 @@ static uint32_t timer_find(const struct engine *e, struct slice path)
     return 0;
 }
 
-/* ---- the segments that pending messages lie in ---------------------------------------------------------------------- */
-
-static void segment_hold(struct engine *e, const struct timer *t)
-{
-    segments_add(&e->segments, t->where >> e->options.segment_shift, t->item_bytes);
-    e->segments_dirty = true;
-}
-
-static void segment_release(struct engine *e, const struct timer *t)
-{
-    struct segments *s = &e->segments;
-    uint64_t at = (t->where >> e->options.segment_shift) - s->base;
-    must(at < s->count && s->bytes[at] >= t->item_bytes);
-    s->bytes[at] -= t->item_bytes;
-    e->segments_dirty = true;
-}
-
 /* ---- life ----------------------------------------------------------------------------------------------------------- */
 
 /* Text behind the path: partition, transaction. */
@@ -134,7 +117,7 @@ static void timer_drop(struct engine *e, uint32_t at)
 {
     struct timer *t = timer_at(e, at);
     buf_u64(&e->gone_timers, t->sequence);
-    segment_release(e, t);
+    segment_release(e, t->where, t->item_bytes);
     tree_remove(&e->timer_order, at);
     idmap_remove(&e->timer_paths, hash64(timer_path(t), 1), at);
     heap_remove(&e->timers_due, &t->due);
@@ -172,7 +155,7 @@ static void schedule(struct engine *e, const struct timers_command *c, const str
         timer_at(e, at)->sequence = ++e->timer_last;
         timer_at(e, at)->created_us = e->wall_us;
     } else {
-        segment_release(e, timer_at(e, at));
+        segment_release(e, timer_at(e, at)->where, timer_at(e, at)->item_bytes);
     }
     struct timer *t = timer_at(e, at);
     struct push_group g;
@@ -185,7 +168,7 @@ static void schedule(struct engine *e, const struct timers_command *c, const str
     t->item_bytes = item_bytes;
     t->message = op->item.id;
     t->updated_us = e->wall_us;
-    segment_hold(e, t);
+    segment_hold(e, t->where, t->item_bytes);
     out->due_us = e->wall_us + op->delay_us;
     out->message = t->message;
     heap_put(&e->timers_due, &t->due, out->due_us, t->sequence);

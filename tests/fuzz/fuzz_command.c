@@ -75,6 +75,7 @@ static bool command_ok(const struct command *c)
     struct subscription_command subscription;
     struct letters_delete_command letters;
     struct letter_move_command move;
+    struct trim_command trim;
     struct pop_command pop;
     struct ack_command ack;
     struct extend_command extend;
@@ -117,6 +118,8 @@ static bool command_ok(const struct command *c)
         return letters_delete_decode(c, &letters);
     case COMMAND_LETTER_MOVE:
         return letter_move_decode(c, &move) && push_ok(&move.push);
+    case COMMAND_TRIM:
+        return trim_decode(c, &trim);
     case COMMAND_TICK:
         return true;
     default:

@@ -326,10 +326,22 @@ static void random_admin(struct buf *b, struct arena *a, struct engine *e)
 
 static struct engine *stream_engine; /* of the stream being made up */
 
+static void random_trim(struct buf *b)
+{
+    struct trim_item items[3];
+    uint32_t count = 1 + rng(3);
+    for (uint32_t i = 0; i < count; i++) {
+        items[i] = (struct trim_item){.partition = 1 + rng(QUEUES * LANES + 2), .start = rng(120)};
+    }
+    trim_encode(b, items, count);
+}
+
 static void random_command(struct buf *b, struct arena *a, struct memory *m)
 {
-    uint32_t roll = rng(168);
-    if (roll >= 160) {
+    uint32_t roll = rng(174);
+    if (roll >= 168) {
+        random_trim(b);
+    } else if (roll >= 160) {
         random_admin(b, a, stream_engine);
     } else if (roll >= 150) {
         tick_encode(b);
@@ -509,8 +521,16 @@ static void other_close(struct other *o)
     buf_free(&o->kit.text);
 }
 
+static void assert_sound(struct kit *k, uint64_t seed)
+{
+    const char *wrong = engine_check(k->e);
+    if (wrong != NULL) print_error("%s: QUEEN_SIM_SEED=%lu QUEEN_SIM_SEEDS=1\n", wrong, seed);
+    assert_null(wrong);
+}
+
 static void assert_same(struct kit *a, struct kit *b, const char *what, uint64_t seed)
 {
+    assert_sound(b, seed);
     struct hash128_pair x = engine_digest(a->e), y = engine_digest(b->e);
     bool same = x.low == y.low && x.high == y.high && slice_equal(buf_view(&a->text), buf_view(&b->text));
     if (!same) print_error("%s differs: QUEEN_SIM_SEED=%lu QUEEN_SIM_SEEDS=1\n", what, seed);
@@ -531,6 +551,7 @@ static void the_same_entries_give_the_same_results_and_state(void **state)
         kit_open(&k);
         memset(refused, 0, sizeof refused);
         stream_run(&k, refused);
+        assert_sound(&k, seed);
         other_replay(&cut, k.log, false);
         assert_same(&k, &cut.kit, "the engine that cuts", seed);
         other_replay(&recovered, k.log, true);

@@ -1,0 +1,44 @@
+/* Retention: the leader looks for messages that the queues' options let go, and puts it into the log.
+ *
+ *   an entry applied -> a round is due after retention_every_ms
+ *   a round: lanes are looked at, scan_per_s of them a second at most; what is found goes into the next entry (TRIM)
+ *   nothing left that could become due -> no timer until an entry is applied
+ *
+ * Nothing is proposed while not leading or not ready. What a crash leaves undone the next round finds again. */
+#include "broker/broker_internal.h"
+
+enum { STEP_US = 20000, TRIMS_AN_ENTRY = 256 };
+
+static void timer_set(struct broker *b, int64_t in_us)
+{
+    struct loop_timer *t = &b->retention.timer;
+    if (!heap_holds(&t->node)) loop_timer_set(b->loop, t, b->mono_us + in_us);
+}
+
+void retention_applied(struct broker *b)
+{
+    if (b->retention.pending) return;
+    b->retention.pending = true;
+    timer_set(b, (int64_t)b->config.retention_every_ms * 1000);
+}
+
+void retention_fire(struct loop_timer *t)
+{
+    struct broker *b = owner_of(t, struct broker, retention.timer);
+    struct trim_item items[TRIMS_AN_ENTRY];
+    uint32_t count = 0;
+    inbox_clock(b);
+    if (!b->leading || !atomic_load_explicit(&b->ready, memory_order_relaxed)) {
+        timer_set(b, (int64_t)b->config.retention_every_ms * 1000);
+        return;
+    }
+    uint32_t looks = (uint32_t)((uint64_t)b->config.retention_scan_per_s * STEP_US / 1000000) + 1;
+    enum trim_round round = engine_trim_due(b->engine, b->now, looks, items, TRIMS_AN_ENTRY, &count);
+    if (count > 0) internal_trim(b, items, count);
+    b->trimmed_total += count;
+    if (round == TRIM_NEVER) {
+        b->retention.pending = false; /* the next entry begins anew */
+    } else {
+        timer_set(b, round == TRIM_GOES_ON ? STEP_US : (int64_t)b->config.retention_every_ms * 1000);
+    }
+}

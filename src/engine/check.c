@@ -1,0 +1,72 @@
+/* Do the counters say what the tables hold? For tests and simulations. */
+#include <stdlib.h>
+
+#include "engine/engine_internal.h"
+
+struct sums {
+    struct engine *e;
+    struct segments live;
+    uint64_t messages, bytes, next;
+    bool gap;
+};
+
+static void live_add(struct sums *s, uint64_t where, uint64_t bytes)
+{
+    segments_add(&s->live, where >> s->e->options.segment_shift, bytes);
+}
+
+static void run_count_up(void *ctx, const struct run *r)
+{
+    struct sums *s = ctx;
+    if (r->first != s->next) s->gap = true;
+    s->next = run_end(r);
+    s->messages += r->count;
+    s->bytes += r->bytes & RUN_BYTES_MASK;
+    live_add(s, r->where, r->bytes & RUN_BYTES_MASK);
+}
+
+static const char *queue_check(struct sums *s, const struct queue *q)
+{
+    uint64_t messages = 0, bytes = 0;
+    for (uint32_t n = q->partition_first; n != 0;) {
+        const struct partition *p = table_at(&s->e->partitions, n);
+        s->messages = s->bytes = 0;
+        s->next = p->start;
+        run_each(s->e, p, run_count_up, s);
+        if (s->gap || (s->next != p->tail && p->start != p->tail)) return "a lane's runs have a gap";
+        if (s->bytes != p->bytes) return "a lane's bytes are not those of its runs";
+        if (s->messages != p->tail - p->start) return "a lane's messages are not those of its runs";
+        messages += s->messages;
+        bytes += s->bytes;
+        n = p->next;
+    }
+    if (messages != q->messages) return "a queue's messages are not those of its lanes";
+    return bytes == q->bytes ? NULL : "a queue's bytes are not those of its lanes";
+}
+
+static const char *segments_compare(const struct engine *e, const struct segments *live)
+{
+    uint64_t held = 0, wanted = 0;
+    for (uint64_t i = 0; i < e->segments.count; i++) held += e->segments.bytes[i];
+    for (uint64_t i = 0; i < live->count; i++) {
+        wanted += live->bytes[i];
+        if (engine_segment_live(e, live->base + i) != live->bytes[i]) return "a segment's live bytes are wrong";
+    }
+    return held == wanted ? NULL : "a segment is held by nothing";
+}
+
+const char *engine_check(struct engine *e)
+{
+    struct sums s = {.e = e};
+    const char *wrong = NULL;
+    if (e->reaping.count > 0) return NULL; /* half of a queue's are gone */
+    for (uint32_t n = 1; n <= e->queue_last && wrong == NULL; n++) {
+        if (queue_at(e, n) != NULL) wrong = queue_check(&s, queue_at(e, n));
+    }
+    for (uint32_t i = 0; i < e->dead_letter_count; i++) live_add(&s, e->dead_letters[i].where, LETTER_HOLDS);
+    struct tree_place place = tree_seek(&e->timer_order, slice_of(""));
+    for (uint32_t at; (at = tree_next(&place)) != 0;) live_add(&s, timer_at(e, at)->where, timer_at(e, at)->item_bytes);
+    if (wrong == NULL) wrong = segments_compare(e, &s.live);
+    free(s.live.bytes);
+    return wrong;
+}

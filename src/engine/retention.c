@@ -1,0 +1,143 @@
+/* Retention: messages at the front of lanes go when the queue's options say so.
+ *
+ *   retentionEnabled  retentionSeconds           older ones go, consumed or not
+ *                     completedRetentionSeconds  older ones go that every group has passed
+ *   maxWaitTimeSeconds                           older ones go for everybody, whatever retentionEnabled says
+ *
+ * The leader looks for lanes (engine_trim_due) and puts what it finds into the log; every node gives up the same. Whole appends go. */
+#include "engine/engine_internal.h"
+
+#include "engine/row.h"
+
+/* ---- giving up ------------------------------------------------------------------------------------------------------ */
+
+/* Groups that waited for messages that are gone wait no more. */
+static void cursors_settle(struct engine *e, struct partition *p)
+{
+    for (uint32_t at = p->cursors; at != 0; at = cursor_at(e, at)->next) {
+        const struct cursor *c = cursor_at(e, at);
+        bool waits = c->state == CURSOR_READY || c->state == CURSOR_DELAYED;
+        if (waits && !cursor_pending(c, p)) cursor_settle(e, at);
+    }
+}
+
+bool trim_apply(struct engine *e, const struct command *c)
+{
+    struct trim_command trim;
+    if (!trim_decode(c, &trim)) return false;
+    for (uint32_t i = 0; i < trim.count; i++) {
+        struct trim_item item;
+        struct run r;
+        trim_item_read(&trim, i, &item);
+        struct partition *p = partition_at(e, item.partition);
+        if (p == NULL || item.start <= p->start) continue;
+        uint64_t start = item.start < p->tail ? item.start : p->tail;
+        if (run_find(e, p, start, &r)) start = r.first;
+        if (start <= p->start) continue;
+        run_forget(e, p, start);
+        partition_touch(e, p);
+        queue_touch(e, queue_at(e, p->queue));
+        cursors_settle(e, p);
+    }
+    return true;
+}
+
+/* ---- looking -------------------------------------------------------------------------------------------------------- */
+
+struct cutoffs {
+    int64_t any_us, completed_us; /* messages created before go; 0 = none */
+};
+
+static int64_t cutoff(int64_t now_us, int32_t seconds)
+{
+    int64_t us = now_us - (int64_t)seconds * 1000000;
+    return seconds > 0 && us > 0 ? us : 0;
+}
+
+static bool cutoffs_of(const struct queue *q, int64_t now_us, struct cutoffs *out)
+{
+    const int32_t *o = q->options.numbers;
+    *out = (struct cutoffs){.any_us = cutoff(now_us, o[OPTION_MAX_WAIT_TIME_SECONDS])};
+    if (o[OPTION_RETENTION_ENABLED]) {
+        int64_t any_us = cutoff(now_us, o[OPTION_RETENTION_SECONDS]);
+        if (any_us > out->any_us) out->any_us = any_us;
+        out->completed_us = cutoff(now_us, o[OPTION_COMPLETED_RETENTION_SECONDS]);
+    }
+    return out->any_us > 0 || out->completed_us > 0;
+}
+
+/* The first offset that some group still wants; a registered group that has not come to the lane wants all of it. */
+static uint64_t completed_end(const struct engine *e, const struct queue *q, const struct partition *p)
+{
+    uint64_t end = p->tail;
+    if (p->cursors == 0) return p->start;
+    for (uint32_t at = p->cursors; at != 0; at = cursor_at(e, at)->next) {
+        uint64_t next = (uint64_t)(cursor_at(e, at)->committed + 1);
+        if (next < end) end = next;
+    }
+    for (uint32_t n = q->groups; n != 0; n = group_at(e, n)->next) {
+        const struct group *g = group_at(e, n);
+        if (g->registered && cursor_find(e, p, n) == 0) return p->start;
+    }
+    return end;
+}
+
+static uint64_t lane_start(const struct engine *e, const struct queue *q, const struct partition *p, const struct cutoffs *c)
+{
+    uint64_t start = p->start;
+    if (p->start == p->tail) return start;
+    if (c->any_us > p->start_us) start = run_offset_at(e, p, c->any_us);
+    if (c->completed_us > p->start_us) {
+        uint64_t end = completed_end(e, q, p), old = end > p->start ? run_offset_at(e, p, c->completed_us) : p->start;
+        if (old > end) old = end;
+        if (old > start) start = old;
+    }
+    uint64_t stored = p->tail - p->unstored;
+    return start < stored ? start : stored > p->start ? stored : p->start;
+}
+
+/* The next lane of queues with retention, from trim_queue and trim_partition on. NULL: the end of all (done), or `looks` are used up. */
+static struct partition *lane_next(struct engine *e, int64_t now_us, struct cutoffs *c, uint32_t *looks, bool *done)
+{
+    for (; *looks > 0; --*looks) {
+        struct queue *q = e->trim_queue == 0 ? NULL : queue_at(e, e->trim_queue);
+        if (q != NULL && q->messages > 0 && cutoffs_of(q, now_us, c)) {
+            struct partition *last = e->trim_partition == 0 ? NULL : table_at(&e->partitions, e->trim_partition);
+            uint32_t n = last == NULL ? q->partition_first : last->next;
+            e->trim_wanted = true;
+            if (n != 0) {
+                --*looks;
+                e->trim_partition = n;
+                return table_at(&e->partitions, n);
+            }
+        }
+        e->trim_partition = 0;
+        if (e->trim_queue >= e->queue_last) {
+            e->trim_queue = 0;
+            *done = true;
+            return NULL;
+        }
+        e->trim_queue++;
+    }
+    return NULL;
+}
+
+enum trim_round engine_trim_due(struct engine *e, struct engine_now now, uint32_t looks, struct trim_item *out, uint32_t max,
+                                uint32_t *count)
+{
+    struct cutoffs c;
+    struct partition *p;
+    bool done = false;
+    *count = 0;
+    while (*count < max && (p = lane_next(e, now.wall_us, &c, &looks, &done)) != NULL) {
+        uint64_t start = lane_start(e, queue_at(e, p->queue), p, &c);
+        struct run r;
+        if (start <= p->start) continue;
+        if (run_find(e, p, start, &r)) start = r.first;
+        if (start > p->start) out[(*count)++] = (struct trim_item){.partition = p->number, .start = start};
+    }
+    if (!done) return TRIM_GOES_ON;
+    bool wanted = e->trim_wanted;
+    e->trim_wanted = false;
+    return wanted ? TRIM_ROUND_DONE : TRIM_NEVER;
+}
