@@ -34,7 +34,13 @@ enum route_id {
     ROUTE_GROUP_DELETE_QUEUE,
     ROUTE_GROUP_SUBSCRIPTION,
     ROUTE_GROUP_POSITIONS,
+    ROUTE_MESSAGE_LIST,
+    ROUTE_MESSAGE_DETAIL,
+    ROUTE_MESSAGE_DELETE,
+    ROUTE_MESSAGE_RETRY,
     ROUTE_DLQ,
+    ROUTE_DLQ_DELETE,
+    ROUTE_DLQ_REPLAY,
     ROUTE_TIMERS,
     ROUTE_TIMER_LIST,
     ROUTE_TIMER_PEEK,
@@ -102,7 +108,13 @@ void route_group_delete(struct request *r);
 void route_group_delete_queue(struct request *r);
 void route_group_subscription(struct request *r);
 void route_group_positions(struct request *r);
+void route_message_list(struct request *r);
+void route_message_detail(struct request *r);
+void route_message_delete(struct request *r);
+void route_message_retry(struct request *r);
 void route_dlq(struct request *r);
+void route_dlq_delete(struct request *r);
+void route_dlq_replay(struct request *r);
 void route_timers(struct request *r);
 void route_timer_list(struct request *r);
 void route_timer_peek(struct request *r);
