@@ -104,8 +104,7 @@ static enum log_status files_list(struct load *d)
         return load_fail(d, LOG_IO, "cannot list the log directory %.1024s: %s", l->dir, strerror(errno));
     }
     struct dirent *e;
-    errno = 0;
-    while ((e = readdir(dir)) != NULL) {
+    for (errno = 0; (e = readdir(dir)) != NULL; errno = 0) { /* calls that succeed may leave any errno */
         uint64_t first_pos;
         size_t len = strlen(e->d_name);
         if (len > 4 && strcmp(e->d_name + len - 4, ".tmp") == 0) unlinkat(l->dir_fd, e->d_name, 0);
@@ -118,7 +117,6 @@ static enum log_status files_list(struct load *d)
             must(l->segments != NULL);
         }
         l->segments[l->segment_count++] = s;
-        errno = 0;
     }
     int code = errno;
     closedir(dir);
