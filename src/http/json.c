@@ -63,6 +63,24 @@ static inline const char *string_stop(const char *p, bool *wide)
 #endif
 }
 
+/* The closing quote of a string that has it among its first 16 bytes and nothing unusual before it, as keys and most names do; else
+ * NULL: look closely. p is at the opening quote. */
+static inline const char *string_end_near(const char *p)
+{
+#if defined(__SSE2__)
+    const __m128i quote = _mm_set1_epi8('"'), backslash = _mm_set1_epi8('\\'), blank = _mm_set1_epi8(0x20);
+    __m128i v = _mm_loadu_si128((const __m128i *)(const void *)(p + 1));
+    /* Bytes above 0x7f are negative: they are as good as control characters here. */
+    __m128i odd = _mm_or_si128(_mm_cmpeq_epi8(v, backslash), _mm_cmplt_epi8(v, blank));
+    unsigned ends = (unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(v, quote)), odds = (unsigned)_mm_movemask_epi8(odd);
+    unsigned first = (unsigned)__builtin_ctz(ends | 1u << 16);
+    return first < 16 && (odds & ((1u << first) - 1)) == 0 ? p + 1 + first : NULL;
+#else
+    (void)p;
+    return NULL;
+#endif
+}
+
 static inline int hex_digit(char c)
 {
     if (c >= '0' && c <= '9') return c - '0';
@@ -435,7 +453,13 @@ bool json_string(struct json *j, struct slice *out)
         return json_fail(j, "not a string");
     }
     struct scan s;
-    const char *to = string_check(j, p, &s);
+    const char *to = string_end_near(p);
+    if (to != NULL) {
+        j->at = to + 1;
+        *out = slice_make(p + 1, (size_t)(to - p) - 1);
+        return true;
+    }
+    to = string_check(j, p, &s);
     if (to == NULL) return false;
     j->at = to;
     if (s.escapes) return string_unescape(j, p + 1, to - 1, out);
@@ -448,7 +472,13 @@ bool json_object_next(struct json *j, bool *first, struct slice *key)
     if (!bracket_next(j, first, '}')) return false;
     if (*j->at != '"') return json_fail(j, "a member without a key");
     struct scan s;
-    const char *p = j->at, *to = string_check(j, p, &s);
+    const char *p = j->at, *to = string_end_near(p);
+    if (to != NULL && to[1] == ':') {
+        *key = slice_make(p + 1, (size_t)(to - p) - 1);
+        j->at = to + 2;
+        return true;
+    }
+    to = string_check(j, p, &s);
     if (to == NULL) return false;
     *key = slice_make(p + 1, (size_t)(to - p) - 2);
     /* A key that cannot be UTF-8 (half a surrogate pair) is nobody's name: it is kept as written and so is unknown. */
