@@ -3,14 +3,11 @@
 A scenario marked `@pytest.mark.route("METHOD /path")` may fail while its route stands in MISSING_ROUTES."""
 
 MISSING_ROUTES = [
-    "DELETE /api/v1/messages/:/:",
     "GET /api/v1/analytics/system-metrics",
     "GET /api/v1/analytics/worker-metrics",
     "GET /api/v1/consumer-groups",
     "GET /api/v1/consumer-groups/:",
     "GET /api/v1/consumer-groups/lagging",
-    "GET /api/v1/messages",
-    "GET /api/v1/messages/:/:",
     "GET /api/v1/resources/namespaces",
     "GET /api/v1/resources/overview",
     "GET /api/v1/resources/tasks",
@@ -21,6 +18,5 @@ MISSING_ROUTES = [
     "GET /api/v1/traces/:/:",
     "GET /api/v1/traces/by-name/:",
     "GET /api/v1/traces/names",
-    "POST /api/v1/messages/:/:/retry",
     "POST /api/v1/traces",
 ]
