@@ -87,6 +87,22 @@ def wait_until(condition, seconds, what="the condition", every=0.02):
         time.sleep(every)
 
 
+def threads_of(pid):
+    """What each thread of a process is doing in the kernel, as far as this machine lets one see: for the report of one that hangs."""
+    lines = []
+    folder = "/proc/%d/task" % pid
+    for thread in sorted(os.listdir(folder) if os.path.isdir(folder) else []):
+        seen = []
+        for name in ("comm", "wchan", "syscall", "stack"):
+            try:
+                with open(os.path.join(folder, thread, name), encoding="utf-8", errors="replace") as file:
+                    seen.append(" <- ".join(file.read().split("\n")[:8]))
+            except OSError:
+                pass
+        lines.append("thread %s: %s" % (thread, " | ".join(seen)))
+    return "\n".join(lines)
+
+
 def quote(name):
     """Percent-encodes one path segment."""
     segment = urllib.parse.quote(name, safe="")
@@ -382,7 +398,7 @@ class Broker:
             except (OSError, http.client.HTTPException):
                 pass
             time.sleep(0.01)
-        raise BrokerError("not healthy within %.0f s\n%s" % (deadline, self.output()[-4000:]))
+        raise BrokerError("not healthy within %.0f s\n%s\n%s" % (deadline, self.output()[-4000:], threads_of(self.process.pid)))
 
     def _reaped(self):
         self.exit_code = self.process.returncode
@@ -400,7 +416,7 @@ class Broker:
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise BrokerError("still running after %.0f s\n%s" % (seconds, self.output()[-4000:])) from None
+            raise BrokerError("still running after %.0f s\n%s\n%s" % (seconds, self.output()[-4000:], threads_of(self.process.pid))) from None
         self._reaped()
         return self.exit_code
 
