@@ -28,6 +28,14 @@ enum route_id {
     ROUTE_QUEUE_LIST,
     ROUTE_QUEUE_DETAIL,
     ROUTE_QUEUE_DEPTH,
+    ROUTE_QUEUE_SIZES,
+    ROUTE_OVERVIEW,
+    ROUTE_NAMESPACES,
+    ROUTE_TASKS,
+    ROUTE_STATUS_VIEW,
+    ROUTE_STATUS_QUEUES,
+    ROUTE_STATUS_QUEUE,
+    ROUTE_STATUS_ANALYTICS,
     ROUTE_GROUP_SEEK,
     ROUTE_GROUP_SEEK_LANE,
     ROUTE_GROUP_DELETE,
@@ -102,6 +110,13 @@ void route_queue_delete(struct request *r);
 void route_queue_list(struct request *r);
 void route_queue_detail(struct request *r);
 void route_queue_depth(struct request *r);
+void route_queue_sizes(struct request *r);
+void route_overview(struct request *r);
+void route_namespaces(struct request *r);
+void route_tasks(struct request *r);
+void route_status_view(struct request *r);
+void route_status_queue(struct request *r);
+void route_status_analytics(struct request *r);
 void route_group_seek(struct request *r);
 void route_group_seek_lane(struct request *r);
 void route_group_delete(struct request *r);

@@ -3,6 +3,7 @@
  * GET    /api/v1/resources/queues                    ?stats=lanes for the short form; namespace and task filter
  * GET    /api/v1/resources/queues/:queue
  * GET    /api/v1/resources/queues/:queue/depth       ?group=
+ * GET    /api/v1/status/queues, .../:queue           the list, and the detail in other words
  *
  * Shapes: see the functions. Times are in microseconds, counts are messages, bytes are bytes of payload.
  * Errors: 400 bad_body, bad_request, 404 {"error":"Queue not found"}, 413 name_too_long, 429, 503.
@@ -311,6 +312,44 @@ static void detail_read(struct call *c, struct engine *e, struct engine_now now)
 void route_queue_detail(struct request *r)
 {
     read_submit(r, detail_read);
+}
+
+/* GET /api/v1/status/queues/:queue: the same in other words. */
+static void status_read(struct call *c, struct engine *e, struct engine_now now)
+{
+    const struct request *r = c->read_ctx;
+    struct queue_view q;
+    struct buf views = {0}, *out = &c->answer;
+    struct lane_counts sum = {0};
+    if (!engine_queue_get(e, r->tenant, r->params[0], &q)) {
+        not_found(c);
+        return;
+    }
+    size_t count = partitions_collect(e, q.number, now, &views);
+    const struct partition_view *p = (const struct partition_view *)(const void *)views.at;
+    buf_text(out, "{\"queue\":{");
+    queue_head_render(out, &q);
+    buf_text(out, ",\"priority\":");
+    buf_signed(out, q.options->numbers[OPTION_PRIORITY]);
+    buf_text(out, ",\"createdAt\":");
+    render_time_us(out, q.created_us);
+    buf_text(out, ",\"config\":");
+    options_render(out, q.options);
+    buf_text(out, "},\"partitions\":[");
+    for (size_t i = 0; i < count; i++) {
+        if (i > 0) buf_byte(out, ',');
+        partition_row(out, &p[i]);
+        counts_add(&sum, &p[i].counts);
+    }
+    buf_text(out, "],\"totals\":{\"messages\":");
+    counts_render(out, &sum);
+    buf_text(out, "}}");
+    buf_free(&views);
+}
+
+void route_status_queue(struct request *r)
+{
+    read_submit(r, status_read);
 }
 
 /* ---- depth ----------------------------------------------------------------------------------------------------------- */
