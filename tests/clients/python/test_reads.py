@@ -3,7 +3,7 @@
 import asyncio
 from datetime import datetime, timedelta, timezone
 
-from kit import data
+from kit import data, eventually
 
 
 async def test_fetch_reads_every_record_and_moves_nothing(client, queue):
@@ -27,6 +27,23 @@ async def test_fetch_goes_on_from_an_offset(client, queue):
     assert [r["payload"] for r in read["a"]["records"]] == [5]
     beyond = await client.queue(queue).fetch("a", offsets={"a": 100})
     assert beyond["a"]["records"] == [] and beyond["a"]["highWatermark"] == 6
+
+
+async def test_fetch_goes_on_behind_what_retention_took(own_broker, connect, queue):
+    client = connect(own_broker(env={"RETENTION_INTERVAL": "100"}))
+    await client.queue(queue).config({"retention_enabled": True, "retention_seconds": 1}).create()
+    await client.queue(queue).partition("a").push([{"data": i} for i in range(3)])
+
+    async def gone():
+        read = await client.queue(queue).fetch("a")
+        return read["a"]["logStartOffset"] == 3
+
+    await eventually(gone)
+    await client.queue(queue).config({"retention_enabled": False}).create()
+    await client.queue(queue).partition("a").push({"data": "kept"})
+    read = await client.queue(queue).fetch("a", offsets={"a": 1})
+    assert [(r["offset"], r["payload"]) for r in read["a"]["records"]] == [(3, "kept")] and read["a"]["nextOffset"] == 4
+    assert data(await client.queue(queue).group("g").subscription_mode("all").pop()) == ["kept"]
 
 
 async def test_fetch_of_many_lanes_with_little_room_reads_all(tapped, queue):
