@@ -21,6 +21,8 @@ class Buffer {
   #sending = null;
   #waiters = [];
   #draining = 0;
+  // The batch on its way, or waiting to be sent again.
+  #inHand = 0;
 
   constructor(manager, options) {
     this.#manager = manager;
@@ -62,10 +64,10 @@ class Buffer {
     }
   }
 
-  /** Gives up: forgets what waits, and says how many that were. */
+  /** Gives up: forgets what waits, and says how many that were (a batch on its way may still arrive). */
   abandon() {
     this.#disarm();
-    const dropped = this.#items.length;
+    const dropped = this.#items.length + this.#inHand;
     this.#items = [];
     this.#wake();
     return dropped;
@@ -103,7 +105,10 @@ class Buffer {
       rest = false;
       const batch = this.#items.splice(0, this.#options.messageCount);
       this.#firstAt = this.#items.length > 0 ? this.#manager.clock.now() : null;
+      this.#inHand = batch.length;
       const error = await this.#sendBatch(batch);
+      this.#inHand = 0;
+      if (error !== null && this.#manager.abandoned) return;
       if (error !== null) {
         this.#items = batch.concat(this.#items);
         this.#firstAt ??= this.#manager.clock.now();
