@@ -9,7 +9,7 @@ import pytest
 from crash_broker import ALL
 from pipeline_run import Run
 
-SECONDS = 600 if ALL else 45
+SECONDS = 600 if ALL else 40
 
 
 def report(run, record_property):
