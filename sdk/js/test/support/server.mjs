@@ -16,7 +16,7 @@ export class ScriptedServer {
   #sockets = new Set();
 
   /** @param {Array} script  @param {Function|object} [fallback] */
-  static async start(script = [], fallback = { status: 500, body: { error: 'the script is used up' } }) {
+  static async start(script = [], fallback = { status: 410, body: { error: 'the script is used up' } }) {
     const one = new ScriptedServer();
     one.#script = [...script];
     one.#fallback = fallback;
