@@ -209,6 +209,14 @@ struct engine_result {
             uint8_t fate;             /* enum letter_fate */
             struct push_outcome push; /* moved, or the message that has the id already */
         } letter_move;
+        struct {
+            uint32_t fired, duplicates; /* duplicates: of timers whose transaction id the lane had already; nothing was appended */
+            int64_t late_us;            /* of the last one: how long after its time; 0 when there was none */
+        } tick;
+        struct {
+            uint32_t lanes;
+            uint64_t messages;
+        } trim;
     };
 };
 
@@ -413,6 +421,8 @@ struct cursor_view {
 };
 /* False: the group has no cursor there. */
 bool engine_cursor_get(struct engine *e, uint32_t partition, uint32_t group, struct engine_now now, struct cursor_view *out);
+/* The group of this number; false when there is none. */
+bool engine_group_get(struct engine *e, uint32_t number, struct group_view *out);
 /* How the group began: mode and time. */
 bool engine_group_subscription(struct engine *e, uint32_t group, uint8_t *mode, int64_t *from_us, bool *registered);
 /* The message at an offset of a lane, and the offsets an id has there (the first one at or after `from`). */
@@ -460,8 +470,18 @@ struct lane_place {
 /* Sets `dead` of places that are in order of (partition, offset). O(dead letters of the broker). */
 void engine_dead_letters_mark(struct engine *e, struct lane_place *places, uint32_t count);
 
+/* What a tenant has besides queues. O(log n). */
+struct tenant_rows {
+    uint64_t kv_rows; /* also those that are expired and not swept yet */
+    uint64_t kv_bytes; /* namespaces, keys and values; 0 while other tenants have rows too: they are not counted apart */
+    uint64_t timers;
+};
+void engine_tenant_rows(const struct engine *e, struct uuid tenant, struct tenant_rows *out);
+
 struct engine_stats {
     uint64_t kv_rows, kv_bytes, timers;
+    uint64_t lock_rows;     /* permits: kv_rows of the locks' namespace, of all tenants */
+    int64_t timer_first_us; /* when the first timer is due, wall time; 0 = none is pending */
     uint64_t queues, partitions, groups, cursors, leases, dedup_ids, dead_letters, runs_in_memory;
     uint64_t retained_messages, retained_bytes;
     uint64_t memory_bytes; /* estimate of the engine's tables */

@@ -94,8 +94,8 @@ struct group {
     uint32_t number, queue, next; /* next: of the queue; number 0 = no such group */
     struct slice name;
     bool registered, conflates, dirty;
-    uint8_t mode;    /* enum subscription_mode; SUBSCRIBE_NEW is kept as FROM the registration */
-    int64_t from_us; /* messages before are skipped */
+    uint8_t mode;    /* enum subscription_mode */
+    int64_t from_us; /* messages before are skipped, but for SUBSCRIBE_ALL; for SUBSCRIBE_NEW when it was registered */
     uint32_t scan;   /* partitions up to this number have been looked at */
     uint32_t ready_head, ready_tail, ready_count;
     int64_t ready_turn_last;
@@ -238,6 +238,7 @@ struct engine {
     struct tree kv_order, timer_order;
     struct heap kv_expiry, timers_due;
     uint64_t kv_version, kv_bytes, timer_last; /* counters: version given, bytes of paths and values, timer sequence given */
+    uint64_t lock_rows;                        /* of kv_rows */
     uint32_t trim_queue, trim_partition;       /* where engine_trim_due goes on */
     bool trim_wanted;        /* a queue looked at since the last round began may have something to give up, now or later */
     struct buf gone_runs;    /* keys of runs' rows given up since the last cut, 17 bytes each */
@@ -347,13 +348,13 @@ bool pop_apply(struct engine *e, const struct command *c, struct arena *arena, s
 bool ack_apply(struct engine *e, const struct command *c, struct arena *arena, struct engine_result *r);
 bool kv_apply(struct engine *e, const struct command *c, struct arena *arena, struct engine_result *r);
 bool timers_apply(struct engine *e, const struct command *c, uint64_t where, struct arena *arena, struct engine_result *r);
-bool tick_apply(struct engine *e);
+bool tick_apply(struct engine *e, struct engine_result *r);
 bool seek_apply(struct engine *e, const struct command *c, struct engine_result *r);
 bool group_delete_apply(struct engine *e, const struct command *c, struct arena *arena, struct engine_result *r);
 bool subscription_apply(struct engine *e, const struct command *c, struct engine_result *r);
 bool letters_delete_apply(struct engine *e, const struct command *c, struct engine_result *r);
 bool letter_move_apply(struct engine *e, const struct command *c, uint64_t where, struct arena *arena, struct engine_result *r);
-bool trim_apply(struct engine *e, const struct command *c);
+bool trim_apply(struct engine *e, const struct command *c, struct engine_result *r);
 struct dead_letter *letter_find(const struct engine *e, struct uuid tenant, struct uuid id); /* NULL when none */
 bool locks_apply(struct engine *e, const struct command *c, struct arena *arena, struct engine_result *r);
 bool step_apply(struct engine *e, const struct command *c, uint64_t where, struct arena *arena, struct engine_result *r);

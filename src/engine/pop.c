@@ -179,7 +179,7 @@ static void group_claim(struct pop_work *w, struct queue *q, struct group *g)
 static void subscription_set(struct engine *e, struct group *g, const struct pop_command *pop)
 {
     bool all = pop->mode == SUBSCRIBE_ALL || group_is_queue_mode(g);
-    g->mode = all ? SUBSCRIBE_ALL : SUBSCRIBE_FROM;
+    g->mode = all ? SUBSCRIBE_ALL : pop->mode;
     g->from_us = all ? 0 : pop->mode == SUBSCRIBE_NEW ? e->wall_us : pop->from_us;
 }
 

@@ -18,7 +18,7 @@ static struct group *group_known(struct engine *e, struct queue *q, const struct
     if (g != NULL && g->registered) return g;
     if (g == NULL) g = group_add(e, q, ++e->group_last, item->group);
     bool all = item->mode == SUBSCRIBE_ALL || group_is_queue_mode(g);
-    g->mode = all ? SUBSCRIBE_ALL : SUBSCRIBE_FROM;
+    g->mode = all ? SUBSCRIBE_ALL : item->mode;
     g->from_us = all ? 0 : item->mode == SUBSCRIBE_NEW ? e->wall_us : item->from_us;
     g->registered = true;
     group_touch(e, g);

@@ -46,10 +46,15 @@ bool engine_group_next(struct engine *e, uint32_t queue, uint32_t after, struct 
     for (uint32_t n = q == NULL ? 0 : q->groups; n != 0; n = group_at(e, n)->next) {
         if (n > after && (best == 0 || n < best)) best = n;
     }
-    if (best == 0) return false;
-    const struct group *g = group_at(e, best);
+    return engine_group_get(e, best, out);
+}
+
+bool engine_group_get(struct engine *e, uint32_t number, struct group_view *out)
+{
+    const struct group *g = number == 0 ? NULL : group_at(e, number);
+    if (g == NULL) return false;
     *out = (struct group_view){
-        .number = best, .name = g->name, .registered = g->registered, .conflates = g->conflates, .cursors = g->cursor_count};
+        .number = number, .name = g->name, .registered = g->registered, .conflates = g->conflates, .cursors = g->cursor_count};
     return true;
 }
 
@@ -473,6 +478,22 @@ void engine_dead_letters_mark(struct engine *e, struct lane_place *places, uint3
     }
 }
 
+static uint64_t tenant_count(const struct tree *t, struct uuid tenant)
+{
+    char behind[sizeof tenant.bytes];
+    struct slice from = slice_make(tenant.bytes, sizeof tenant.bytes), to;
+    uint64_t end = tree_prefix_end(from, behind, &to) ? tree_rank(t, to) : t->count;
+    return end - tree_rank(t, from);
+}
+
+void engine_tenant_rows(const struct engine *e, struct uuid tenant, struct tenant_rows *out)
+{
+    enum { NOT_THE_TENANTS = sizeof tenant.bytes + 1 }; /* of a path: the tenant itself, and the zero byte */
+    out->kv_rows = tenant_count(&e->kv_order, tenant);
+    out->kv_bytes = out->kv_rows == e->kv_order.count ? e->kv_bytes - out->kv_rows * NOT_THE_TENANTS : 0;
+    out->timers = tenant_count(&e->timer_order, tenant);
+}
+
 void engine_stats(const struct engine *e, struct engine_stats *out)
 {
     *out = (struct engine_stats){.queues = e->queues.used,
@@ -485,7 +506,10 @@ void engine_stats(const struct engine *e, struct engine_stats *out)
                                  .runs_in_memory = e->run_count,
                                  .kv_rows = e->kv_order.count,
                                  .kv_bytes = e->kv_bytes,
-                                 .timers = e->timer_order.count};
+                                 .timers = e->timer_order.count,
+                                 .lock_rows = e->lock_rows};
+    const struct heap_node *first = heap_min(&e->timers_due);
+    if (first != NULL) out->timer_first_us = first->key;
     for (uint32_t n = 1; n <= e->queue_last; n++) {
         const struct queue *q = queue_at(e, n);
         if (q == NULL) continue;

@@ -36,6 +36,9 @@ enum route_id {
     ROUTE_STATUS_QUEUES,
     ROUTE_STATUS_QUEUE,
     ROUTE_STATUS_ANALYTICS,
+    ROUTE_GROUP_LIST,
+    ROUTE_GROUP_LAGGING,
+    ROUTE_GROUP_DETAIL,
     ROUTE_GROUP_SEEK,
     ROUTE_GROUP_SEEK_LANE,
     ROUTE_GROUP_DELETE,
@@ -117,6 +120,9 @@ void route_tasks(struct request *r);
 void route_status_view(struct request *r);
 void route_status_queue(struct request *r);
 void route_status_analytics(struct request *r);
+void route_group_list(struct request *r);
+void route_group_lagging(struct request *r);
+void route_group_detail(struct request *r);
 void route_group_seek(struct request *r);
 void route_group_seek_lane(struct request *r);
 void route_group_delete(struct request *r);

@@ -262,6 +262,7 @@ struct positions {
     struct position_entry *entries;
     uint32_t count, at; /* entries that were answered */
     struct lane_walk walk;
+    uint32_t in_queue; /* number of the group in the queue the walk is in */
     /* of a visit */
     struct buf *out;
     uint32_t rows;
@@ -356,16 +357,19 @@ static void position_render(struct positions *p, struct engine *e, struct engine
     buf_text(out, known ? ",\"metadata\":null}" : "}");
 }
 
+static bool position_queue(void *ctx, struct engine *e, const struct queue_view *q)
+{
+    struct positions *p = ctx;
+    struct group_view g;
+    p->in_queue = engine_group_find(e, q->tenant, q->name, p->group);
+    return engine_group_get(e, p->in_queue, &g) && g.registered;
+}
+
 static void position_lane(void *ctx, struct engine *e, struct engine_now now, const struct queue_view *q,
                           const struct lane_view *lane)
 {
     struct positions *p = ctx;
-    uint8_t mode;
-    int64_t from_us;
-    bool registered = false;
-    uint32_t group = engine_group_find(e, q->tenant, q->name, p->group);
-    if (group == 0 || !engine_group_subscription(e, group, &mode, &from_us, &registered) || !registered) return;
-    position_render(p, e, now, q->name, lane->name, lane->number, group);
+    position_render(p, e, now, q->name, lane->name, lane->number, p->in_queue);
 }
 
 static bool positions_visit(struct request *r, void *data, struct buf *out, struct engine *e, struct engine_now now)
@@ -380,7 +384,7 @@ static bool positions_visit(struct request *r, void *data, struct buf *out, stru
         p->begun = true;
     }
     if (p->all) {
-        struct lane_walker walker = {.lane = position_lane, .ctx = p};
+        struct lane_walker walker = {.queue = position_queue, .lane = position_lane, .ctx = p};
         more = lane_walk_go(&p->walk, r->tenant, e, now, &walker);
     } else {
         for (uint32_t n = 0; n < VISIT_LANES && p->at < p->count; n++, p->at++) {

@@ -104,10 +104,12 @@ static bool queue_fits(const struct list *l, const struct queue_view *q)
     return label_fits(l->name_space, q->options->name_space) && label_fits(l->task, q->options->task);
 }
 
-static void list_queue(void *ctx, struct engine *e, const struct queue_view *q)
+static bool list_queue(void *ctx, struct engine *e, const struct queue_view *q)
 {
     struct list *l = ctx;
-    if (queue_fits(l, q)) modes_add(&l->modes, e, q->number);
+    if (!queue_fits(l, q)) return false;
+    modes_add(&l->modes, e, q->number);
+    return true;
 }
 
 static void list_lane(void *ctx, struct engine *e, struct engine_now now, const struct queue_view *q,
@@ -115,7 +117,8 @@ static void list_lane(void *ctx, struct engine *e, struct engine_now now, const 
 {
     struct list *l = ctx;
     (void)now;
-    if (queue_fits(l, q) && label_fits(l->partition, lane->name)) lane_consider(l, e, lane);
+    (void)q;
+    if (label_fits(l->partition, lane->name)) lane_consider(l, e, lane);
 }
 
 /* True: there are more lanes to look at. */

@@ -37,7 +37,6 @@ struct sums {
     uint32_t count, cap;
     int64_t from_us, to_us, now_us;
     bool by_task;
-    bool fits; /* the queue that the walk is in has a row: the last one */
 };
 
 static struct queue_sum *sums_row(struct sums *s, const struct queue_view *q)
@@ -67,12 +66,13 @@ static bool queue_fits(const struct sums *s, const struct queue_view *q)
     return label_fits(s->name_space, q->options->name_space) && label_fits(s->task, q->options->task);
 }
 
-static void sum_queue(void *ctx, struct engine *e, const struct queue_view *q)
+static bool sum_queue(void *ctx, struct engine *e, const struct queue_view *q)
 {
     struct sums *s = ctx;
     (void)e;
-    s->fits = queue_fits(s, q);
-    if (s->fits) sums_row(s, q);
+    if (!queue_fits(s, q)) return false;
+    sums_row(s, q);
+    return true;
 }
 
 static void sum_lane(void *ctx, struct engine *e, struct engine_now now, const struct queue_view *q,
@@ -83,7 +83,6 @@ static void sum_lane(void *ctx, struct engine *e, struct engine_now now, const s
     int64_t oldest_us;
     uint32_t leases;
     (void)q;
-    if (!s->fits) return;
     struct queue_sum *row = &s->rows[s->count - 1];
     engine_lane_standing(e, lane->number, now, &n, &oldest_us, &leases);
     row->n.total += n.total;
@@ -339,11 +338,12 @@ struct analytics {
     uint64_t messages;
 };
 
-static void analytics_queue(void *ctx, struct engine *e, const struct queue_view *q)
+static bool analytics_queue(void *ctx, struct engine *e, const struct queue_view *q)
 {
     struct analytics *a = ctx;
     (void)e;
     a->messages += q->retained_messages;
+    return true;
 }
 
 static bool analytics_visit(struct request *r, void *data, struct buf *out, struct engine *e, struct engine_now now)

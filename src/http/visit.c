@@ -85,11 +85,11 @@ bool lane_walk_go(struct lane_walk *w, struct uuid tenant, struct engine *e, str
             w->at_lane = lane.number;
             if (each->lane != NULL) each->lane(each->ctx, e, now, &q, &lane);
         } else if (walk_queue(w, tenant, e, &q)) {
-            inside = w->begun = true;
+            w->begun = true;
             w->at_queue = q.number;
             w->at_lane = 0;
-            if (each->queue != NULL) each->queue(each->ctx, e, &q);
-            if (each->lane == NULL) inside = false;
+            bool wanted = each->queue == NULL || each->queue(each->ctx, e, &q);
+            inside = wanted && each->lane != NULL;
         } else {
             w->over = true;
         }

@@ -36,9 +36,9 @@ struct lane_walk {
     bool begun, over;
 };
 
-/* What to do with each queue, before its lanes, and with each lane. Either may be NULL. */
+/* What to do with each queue, before its lanes, and with each lane. Either may be NULL. `queue` gives false to leave its lanes out. */
 struct lane_walker {
-    void (*queue)(void *ctx, struct engine *e, const struct queue_view *q);
+    bool (*queue)(void *ctx, struct engine *e, const struct queue_view *q);
     void (*lane)(void *ctx, struct engine *e, struct engine_now now, const struct queue_view *q, const struct lane_view *lane);
     void *ctx;
 };

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from queen import QUEUE_MODE, ids, quote, unique, wait_until
+from queen import ISO_MS, ISO_US, QUEUE_MODE, ids, quote, unique, wait_until
 
 EPOCH = "1970-01-01T00:00:00Z"
 
@@ -361,3 +361,141 @@ def test_long_names_are_refused(broker):
     name = "n" * 300
     assert broker.post(group_path(name, name, verb="seek"), {"toEnd": True}).expect(413).json["code"] == "name_too_long"
     assert broker.delete(group_path(name, name)).expect(413).json["code"] == "name_too_long"
+
+
+# ---- looking at them ----
+
+ROW_KEYS = {"name", "topics", "queueName", "members", "partitionCursors", "partitionsWithLag", "totalLag", "maxTimeLag", "state", "storage", "kind",
+            "subscriptionMode", "subscriptionTimestamp", "subscriptionCreatedAt", "conflation"}
+
+
+def listed(broker):
+    return {(row["name"], row["queueName"]): row for row in broker.get("/api/v1/consumer-groups").expect(200).json}
+
+
+def test_list_of_groups(own_broker):
+    broker = own_broker()
+    assert broker.get("/api/v1/consumer-groups").expect(200).json == []
+    for name in ("q1", "q2"):
+        broker.push_ids(name, ["a", "b"], "p")
+        broker.push_ids(name, ["c"], "r")
+    consume(broker, "q2", "g", subscriptionMode="all")
+    broker.take("q1", "p", group="g", subscriptionMode="all", batch=1, autoAck=True)
+    broker.take("q1", "r", group="a-first", subscriptionMode="all")
+    broker.take("q1", "p", batch=1)
+    rows = broker.get("/api/v1/consumer-groups").expect(200).json
+    assert [(r["name"], r["queueName"]) for r in rows] == [(QUEUE_MODE, "q1"), ("a-first", "q1"), ("g", "q1"), ("g", "q2")]
+    assert all(set(row) == ROW_KEYS for row in rows)
+    rows = listed(broker)
+    row = rows["g", "q1"]
+    assert (row["topics"], row["members"], row["partitionCursors"]) == (["q1"], 1, 1)
+    assert (row["partitionsWithLag"], row["totalLag"], row["state"], row["storage"], row["kind"]) == (1, 1, "Stable", "segments", "queen")
+    assert row["conflation"] is False
+    assert (rows["g", "q2"]["totalLag"], rows["g", "q2"]["partitionsWithLag"], rows["g", "q2"]["members"]) == (0, 0, 2)
+    assert rows["a-first", "q1"]["state"] == "Dead"
+    mode = rows[QUEUE_MODE, "q1"]
+    assert (mode["subscriptionMode"], mode["subscriptionTimestamp"], mode["totalLag"]) == (None, None, 2)
+
+
+def test_how_a_group_began(own_broker, queue):
+    broker = own_broker()
+    broker.push_ids(queue, ["a"], "p")
+    consume(broker, queue, "all", subscriptionMode="all")
+    consume(broker, queue, "new", subscriptionMode="new")
+    consume(broker, queue, "from", subscriptionFrom="2020-01-02T03:04:05Z")
+    broker.push_ids(queue, ["b"], "p")
+    for group in ("all", "new", "from"):
+        consume(broker, queue, group)
+
+    def began():
+        return {name: (row["subscriptionMode"], row["subscriptionTimestamp"], row["subscriptionCreatedAt"]) for (name, _), row in listed(broker).items()}
+
+    rows = began()
+    assert rows["all"] == ("all", "1970-01-01T00:00:00.000000Z", None)
+    assert rows["from"] == ("timestamp", "2020-01-02T03:04:05.000000Z", None)
+    assert rows["new"][0] == "new"
+    assert ISO_US.match(rows["new"][1]) and rows["new"][1] == rows["new"][2]
+    broker.restart("kill")
+    assert began() == rows
+    broker.restart("stop")
+    assert began() == rows
+    assert broker.post(group_path("new", verb="subscription"), {"subscriptionTimestamp": "2021-01-01T00:00:00Z"}).json["rowsUpdated"] == 1
+    assert began()["new"] == ("timestamp", "2021-01-01T00:00:00.000000Z", None)
+
+
+def test_one_group(broker, queue):
+    group, other = unique("g"), unique("q")
+    assert broker.get(group_path(group)).expect(404).json == {"error": "Consumer group not found"}
+    broker.push_ids(queue, ["a", "b", "c"], "p")
+    broker.push_ids(queue, ["d"], "a-first")
+    broker.push_ids(other, ["e"], "p")
+    held = broker.take(queue, "p", group=group, subscriptionMode="all", batch=2)
+    broker.take(queue, "a-first", group=group, autoAck=True, subscriptionMode="all")
+    broker.take(other, group=group, autoAck=True, subscriptionMode="all")
+    answer = broker.get(group_path(group)).expect(200).json
+    assert set(answer) == {queue, other}
+    assert (answer[queue]["conflation"], answer[queue]["kind"]) == (False, "queen")
+    first, second = answer[queue]["partitions"]
+    assert first == {"partition": "a-first", "workerId": None, "lastConsumedAt": None, "totalConsumed": 1, "offsetLag": 0, "timeLagSeconds": 0,
+                     "leaseActive": False}
+    assert (second["partition"], second["workerId"], second["leaseActive"]) == ("p", held["leaseId"], True)
+    assert (second["totalConsumed"], second["offsetLag"]) == (0, 3)
+    assert [p["totalConsumed"] for p in answer[other]["partitions"]] == [1]
+    broker.delete(group_path(group)).expect(200)
+    broker.get(group_path(group)).expect(404)
+
+
+def test_conflation_is_shown(broker, queue):
+    group = unique("g")
+    broker.push_ids(queue, ["a", "b"], "p")
+    assert ids(broker.take(queue, group=group, subscriptionMode="all", conflation=True, batch=10)) == ["b"]
+    assert listed(broker)[group, queue]["conflation"] is True
+    assert broker.get(group_path(group)).json[queue]["conflation"] is True
+
+
+def test_lagging(own_broker, queue):
+    broker = own_broker()
+    broker.push_ids(queue, ["a", "b"], "p")
+    broker.push_ids(queue, ["c"], "r")
+    held = broker.take(queue, "p", group="g", subscriptionMode="all", batch=1)
+    broker.take(queue, "r", group="h", subscriptionMode="all")
+    broker.take(queue, "p", group="done", subscriptionMode="all", batch=10, autoAck=True)
+    assert broker.get("/api/v1/consumer-groups/lagging").expect(200).json == []
+    assert broker.get("/api/v1/consumer-groups/lagging?minLagSeconds=60").expect(200).json == []
+    time.sleep(1.1)
+    rows = broker.get("/api/v1/consumer-groups/lagging?minLagSeconds=1").expect(200).json
+    assert [(r["consumer_group"], r["partition_name"], r["offset_lag"]) for r in rows] == [("g", "p", 2), ("h", "r", 1)]
+    row = rows[0]
+    assert set(row) == {"consumer_group", "queue_name", "partition_name", "partition_id", "worker_id", "kind", "offset_lag", "time_lag_seconds",
+                        "lag_hours", "oldest_unconsumed_at", "last_consumed_at"}
+    assert (row["queue_name"], row["worker_id"], row["kind"], row["last_consumed_at"]) == (queue, held["leaseId"], "queen", None)
+    assert row["partition_id"] == {p["name"]: p["id"] for p in broker.queue_detail(queue)["partitions"]}["p"]
+    assert 1 <= row["time_lag_seconds"] < 60
+    assert row["lag_hours"] == 0
+    assert ISO_MS.match(row["oldest_unconsumed_at"])
+    assert broker.get("/api/v1/consumer-groups/lagging?minLagSeconds=soon").status == 400
+
+
+def test_many_cursors(own_broker, queue):
+    broker = own_broker()
+    broker.push([{"queue": queue, "partition": "p%05d" % i, "payload": i} for i in range(3000)]).expect(201)
+    for group in ("g", "h"):
+        while broker.pop(queue, group=group, subscriptionMode="all", batch=1000, partitions=64, autoAck=group == "g").status == 200:
+            pass
+    rows = listed(broker)
+    assert [(rows[g, queue]["members"], rows[g, queue]["totalLag"]) for g in "gh"] == [(3000, 0), (3000, 3000)]
+    assert [p["partition"] for p in broker.get(group_path("h")).json[queue]["partitions"]] == ["p%05d" % i for i in range(3000)]
+    assert len(broker.get("/api/v1/consumer-groups/lagging?minLagSeconds=0").json) == 3000
+
+
+def test_other_tenants_groups(own_broker, queue):
+    broker = own_broker(env={"QUEEN_TENANCY_HEADER": "true", "QUEEN_KV_TRUSTED_PROXY": "true"})
+    other = {"x-queen-tenant": "00000000-0000-0000-0000-000000000002"}
+    broker.push_ids(queue, ["a"], "p")
+    consume(broker, queue, "g", subscriptionMode="all")
+    assert broker.get("/api/v1/consumer-groups", headers=other).json == []
+    broker.get(group_path("g"), headers=other).expect(404)
+    broker.post(group_path("g", queue, verb="seek"), {"toEnd": True}, headers=other).expect(404)
+    assert broker.delete(group_path("g"), headers=other).expect(200).json["deletedPartitions"] == 0
+    assert broker.post("/api/v1/consumer-groups/positions", {"consumerGroup": "g"}, headers=other).json["entries"] == []
+    assert offset(broker, "g", queue) == 1
