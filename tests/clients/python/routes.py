@@ -5,9 +5,6 @@ A scenario marked `@pytest.mark.route("METHOD /path")` may fail while its route 
 MISSING_ROUTES = [
     "GET /api/v1/analytics/system-metrics",
     "GET /api/v1/analytics/worker-metrics",
-    "GET /api/v1/consumer-groups",
-    "GET /api/v1/consumer-groups/:",
-    "GET /api/v1/consumer-groups/lagging",
     "GET /api/v1/traces/:/:",
     "GET /api/v1/traces/by-name/:",
     "GET /api/v1/traces/names",

@@ -172,6 +172,7 @@ async def test_one_message_in_full(client, queue):
         assert key in detail, key
     assert detail["id"] == messages[1]["id"] and detail["data"] == {"n": 1} and detail["queueConfig"]["leaseTime"] == 60
     assert [g["name"] for g in detail["consumerGroups"]] == ["g"]
+    assert (await client.admin.get_message(messages[0]["partitionId"], "t/1 ü"))["id"] == messages[0]["id"]
     await refused(client.admin.get_message(messages[1]["partitionId"], "none"), 404)
 
 
