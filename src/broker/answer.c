@@ -174,6 +174,19 @@ static const struct pop_result *claims_of(const struct engine_result *r)
     return r->kind == COMMAND_STEP && r->step.refusal == STEP_COMMITTED ? &r->step.next : NULL;
 }
 
+/* What the broker's own commands did. */
+static void internal_count_up(struct broker *b, const struct engine_result *r)
+{
+    if (r->kind == COMMAND_TICK) {
+        b->timers_fired_total += r->tick.fired;
+        b->timers_duplicate_total += r->tick.duplicates;
+        if (r->tick.fired + r->tick.duplicates > 0) b->timer_late_us = r->tick.late_us;
+    } else if (r->kind == COMMAND_TRIM) {
+        b->trimmed_lanes_total += r->trim.lanes;
+        b->trimmed_messages_total += r->trim.messages;
+    }
+}
+
 static void sink_result(void *ctx, uint32_t slot, const struct engine_result *r)
 {
     struct broker *b = ctx;
@@ -186,6 +199,8 @@ static void sink_result(void *ctx, uint32_t slot, const struct engine_result *r)
         s->settled = true;
     } else if (s->orphan_pop && claims != NULL && claims->count > 0) {
         internal_claim_return(b, s->lease);
+    } else {
+        internal_count_up(b, r);
     }
 }
 
@@ -211,6 +226,7 @@ static void claims_hand_back(struct broker *b, const struct call *c)
 static void pop_deliver(struct broker *b, struct call *c)
 {
     if (pieces_load(b, c)) {
+        pop_lag_count(b, c);
         call_finish(b, c, CALL_OK);
         return;
     }

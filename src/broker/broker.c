@@ -316,6 +316,7 @@ void broker_close(struct broker *b)
         flights_free(b);
         parked_free(b);
         watch_free(b);
+        pop_lag_free(b);
         replica_close(b->replica);
     }
     if (b->store != NULL) store_close(b->store);
@@ -459,6 +460,11 @@ void broker_health(const struct broker *b, struct broker_health *out)
     };
 }
 
+static void due_skip(void *ctx, struct uuid tenant, struct slice queue, struct slice partition)
+{
+    (void)ctx, (void)tenant, (void)queue, (void)partition; /* they are only counted */
+}
+
 void broker_metrics(struct broker *b, struct broker_metrics *out)
 {
     struct store_stats s;
@@ -487,7 +493,15 @@ void broker_metrics(struct broker *b, struct broker_metrics *out)
         .store_memory = s.memory_bytes,
         .storage_full = broker_storage_full(b),
     };
+    out->timers_fired_total = b->timers_fired_total;
+    out->timers_duplicate_total = b->timers_duplicate_total;
+    out->timer_late_us = b->timer_late_us;
+    out->trimmed_lanes_total = b->trimmed_lanes_total;
+    out->trimmed_messages_total = b->trimmed_messages_total;
     memcpy(out->entry_buckets, b->entry_buckets, sizeof out->entry_buckets);
     log_stats(replica_log(b->replica), &out->log);
     engine_stats(b->engine, &out->engine);
+    if (out->engine.timer_first_us == 0 || out->engine.timer_first_us > b->now.wall_us) return;
+    out->timer_overdue_us = b->now.wall_us - out->engine.timer_first_us;
+    out->timers_due = engine_timers_due(b->engine, b->now, TIMERS_DUE_COUNTED, due_skip, NULL);
 }

@@ -156,13 +156,19 @@ struct broker_health {
 };
 void broker_health(const struct broker *b, struct broker_health *out); /* any thread */
 
+enum { TIMERS_DUE_COUNTED = 10000 };
 /* Numbers for /metrics, collected on the group thread (a CALL_READ's read may call it). */
 struct broker_metrics {
     uint64_t log_index, commit_index, applied_index, durable_index, in_flight_entries, in_flight_bytes;
     uint64_t entries_total, commands_total, admitted_bytes, admit_refused_total, slow_commands_total;
     uint64_t parked, reads_waiting, ticks_total;
-    uint64_t entry_us_total;    /* submit to applied, summed */
-    uint64_t entry_buckets[24]; /* entries by submit-to-applied time: < 2^i * 16 us */
+    uint64_t timers_fired_total, timers_duplicate_total;
+    uint64_t trimmed_lanes_total, trimmed_messages_total; /* by retention */
+    int64_t timer_late_us;                                /* of the timer that fired last: how long after its time */
+    int64_t timer_overdue_us;                             /* how long the first pending timer has been due; 0 = none is */
+    uint32_t timers_due;                                  /* due and pending, counted up to TIMERS_DUE_COUNTED */
+    uint64_t entry_us_total;                              /* submit to applied, summed */
+    uint64_t entry_buckets[24];                           /* entries by submit-to-applied time: < 2^i * 16 us */
     uint64_t apply_us_total;
     struct log_stats log;
     struct engine_stats engine;
@@ -170,5 +176,12 @@ struct broker_metrics {
     bool storage_full;
 };
 void broker_metrics(struct broker *b, struct broker_metrics *out);
+
+/* How old the messages of a queue (by its number) were that were delivered in the last minute or two. Where broker_metrics may be
+ * called. False: none were. O(1). */
+struct pop_lag {
+    uint64_t average_us, max_us;
+};
+bool broker_pop_lag(struct broker *b, uint32_t queue, struct pop_lag *out);
 
 #endif

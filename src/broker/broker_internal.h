@@ -182,6 +182,14 @@ struct watching {
     bool appended_all; /* more than APPENDS_KEPT_MAX */
 };
 
+struct queue_lag;
+
+struct pop_lags {
+    struct hash_table queues;
+    struct queue_lag *first;
+    int64_t minute; /* the one under way */
+};
+
 struct retention {
     struct loop_timer timer;
     bool pending; /* a round is under way or due */
@@ -259,7 +267,10 @@ struct broker {
     struct watching watching;
     struct ticker ticker;
     struct retention retention;
-    uint64_t trimmed_total; /* lanes given a new start */
+    struct pop_lags pop_lags;
+    uint64_t trimmed_lanes_total, trimmed_messages_total;
+    uint64_t timers_fired_total, timers_duplicate_total;
+    int64_t timer_late_us; /* of the last one fired */
     struct home homes[HOMES_MAX];
     uint32_t home_count;
     struct keeper keeper;
@@ -367,6 +378,10 @@ bool keeper_settled(struct broker *b); /* stopping: everything applied is durabl
 /* retention.c */
 void retention_applied(struct broker *b); /* an entry was applied */
 void retention_fire(struct loop_timer *t);
+
+/* pop_lag.c */
+void pop_lag_count(struct broker *b, const struct call *c); /* its batch is delivered */
+void pop_lag_free(struct broker *b);
 
 /* admission.c */
 bool admission_write_refused(struct broker *b, struct call *c); /* answered already when true */

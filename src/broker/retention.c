@@ -35,7 +35,6 @@ void retention_fire(struct loop_timer *t)
     uint32_t looks = (uint32_t)((uint64_t)b->config.retention_scan_per_s * STEP_US / 1000000) + 1;
     enum trim_round round = engine_trim_due(b->engine, b->now, looks, items, TRIMS_AN_ENTRY, &count);
     if (count > 0) internal_trim(b, items, count);
-    b->trimmed_total += count;
     if (round == TRIM_NEVER) {
         b->retention.pending = false; /* the next entry begins anew */
     } else {

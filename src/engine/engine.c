@@ -257,7 +257,7 @@ static bool command_apply(struct engine *e, const struct command *c, uint64_t wh
     case COMMAND_STEP:
         return step_apply(e, c, where, arena, r);
     case COMMAND_TICK:
-        return tick_apply(e);
+        return tick_apply(e, r);
     case COMMAND_SEEK:
         return seek_apply(e, c, r);
     case COMMAND_GROUP_DELETE:
@@ -269,7 +269,7 @@ static bool command_apply(struct engine *e, const struct command *c, uint64_t wh
     case COMMAND_LETTER_MOVE:
         return letter_move_apply(e, c, where, arena, r);
     case COMMAND_TRIM:
-        return trim_apply(e, c);
+        return trim_apply(e, c, r);
     case COMMAND_POSITIONS:
         break; /* a part of a step only */
     }

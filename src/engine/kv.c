@@ -81,6 +81,11 @@ static void row_touch(struct engine *e, uint32_t at)
     numbers_add(&e->dirty_kv, at);
 }
 
+static bool row_is_permit(const struct kv_row *r)
+{
+    return slice_is(slice_make(r->bytes + 16, r->space_len), LOCK_NAME_SPACE);
+}
+
 static uint32_t row_add(struct engine *e, struct slice path, uint8_t space_len, struct slice value)
 {
     uint32_t at = slab_add(&e->kv_rows);
@@ -95,6 +100,7 @@ static uint32_t row_add(struct engine *e, struct slice path, uint8_t space_len, 
     idmap_add(&e->kv_paths, hash64(path, 0), at);
     tree_insert(&e->kv_order, at);
     e->kv_bytes += path.len + value.len;
+    e->lock_rows += row_is_permit(r);
     return at;
 }
 
@@ -149,6 +155,7 @@ void kv_remove(struct engine *e, uint32_t at)
     idmap_remove(&e->kv_paths, hash64(path, 0), at);
     heap_remove(&e->kv_expiry, &r->due);
     e->kv_bytes -= (uint64_t)r->path_len + r->value_len;
+    e->lock_rows -= row_is_permit(r);
     free(r->bytes);
     memset(r, 0, sizeof *r);
     slab_remove(&e->kv_rows, at);

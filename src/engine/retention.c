@@ -21,7 +21,7 @@ static void cursors_settle(struct engine *e, struct partition *p)
     }
 }
 
-bool trim_apply(struct engine *e, const struct command *c)
+bool trim_apply(struct engine *e, const struct command *c, struct engine_result *result)
 {
     struct trim_command trim;
     if (!trim_decode(c, &trim)) return false;
@@ -34,6 +34,8 @@ bool trim_apply(struct engine *e, const struct command *c)
         uint64_t start = item.start < p->tail ? item.start : p->tail;
         if (run_find(e, p, start, &r)) start = r.first;
         if (start <= p->start) continue;
+        result->trim.lanes++;
+        result->trim.messages += start - p->start;
         run_forget(e, p, start);
         partition_touch(e, p);
         queue_touch(e, queue_at(e, p->queue));

@@ -221,19 +221,25 @@ static uint32_t timer_of(struct engine *e, const struct heap_node *n)
     return timer_find(e, timer_path(t));
 }
 
-static void fire(struct engine *e, uint32_t at)
+static void fire(struct engine *e, uint32_t at, struct engine_result *r)
 {
     const struct timer *t = timer_at(e, at);
     struct run place = {.where = t->where, .block_bytes = t->block_bytes, .bytes = t->item_bytes};
-    push_fire(e, timer_tenant(t), timer_queue(t), timer_partition(t), timer_transaction(t), &place);
+    bool appended = push_fire(e, timer_tenant(t), timer_queue(t), timer_partition(t), timer_transaction(t), &place);
+    if (appended) {
+        r->tick.fired++;
+    } else {
+        r->tick.duplicates++;
+    }
+    r->tick.late_us = e->wall_us - t->due.key;
     timer_drop(e, at);
 }
 
-bool tick_apply(struct engine *e)
+bool tick_apply(struct engine *e, struct engine_result *r)
 {
     struct heap_node *n;
     for (int i = 0; i < TIMERS_A_TICK && (n = heap_min(&e->timers_due)) != NULL && n->key <= e->wall_us; i++) {
-        fire(e, timer_of(e, n));
+        fire(e, timer_of(e, n), r);
     }
     return true;
 }

@@ -1,6 +1,7 @@
 #include "http/kv_answer.h"
 
 #include "http/answer.h"
+#include "http/edge.h"
 #include "http/kv_rates.h"
 #include "http/render.h"
 
@@ -64,6 +65,7 @@ bool kv_answer_rate(struct request *r, bool writes)
 {
     uint32_t wait_s = kv_rates_take(r->http->kv_rates, r->tenant, writes ? KV_RATE_WRITE : KV_RATE_READ, r->run_us);
     if (wait_s == 0) return true;
+    if (!writes) counter_add(&edge_metrics_of(r->edge)->kv_reads_limited, 1);
     answer_failure(r, 429, "rate_limited", NULL, writes ? "too many write calls" : "too many read calls");
     r->retry_after_s = wait_s;
     return false;

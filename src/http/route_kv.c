@@ -16,7 +16,9 @@
 
 #include "base/limits.h"
 #include "http/answer.h"
+#include "http/edge.h"
 #include "http/kv_answer.h"
+#include "http/metrics_step.h"
 #include "http/name.h"
 #include "http/render.h"
 #include "http/route.h"
@@ -78,11 +80,21 @@ static void kv_render(struct request *r, const struct kv_plan *p, const struct k
         buf_text(out, "]}");
     }
     answer_json(r, 200);
+    metrics_kv(edge_metrics_of(r->edge), &p->in, result);
+}
+
+/* True when the call has a result. Without one its ops are counted here. */
+static bool outcome_good(struct request *r)
+{
+    const struct kv_plan *p = r->route_data;
+    if (kv_answer_outcome(r)) return true;
+    metrics_kv(edge_metrics_of(r->edge), &p->in, NULL);
+    return false;
 }
 
 static void write_after(struct request *r)
 {
-    if (!kv_answer_outcome(r)) return;
+    if (!outcome_good(r)) return;
     must(r->call.result.kind == COMMAND_KV);
     kv_render(r, r->route_data, &r->call.result.kv);
 }
@@ -90,7 +102,7 @@ static void write_after(struct request *r)
 static void read_after(struct request *r)
 {
     const struct kv_plan *p = r->route_data;
-    if (kv_answer_outcome(r)) kv_render(r, p, &p->result);
+    if (outcome_good(r)) kv_render(r, p, &p->result);
 }
 
 /* ---- calls --------------------------------------------------------------------------------------------------------- */
@@ -255,7 +267,8 @@ void route_kv_spaces(struct request *r)
 static void list_after(struct request *r)
 {
     const struct kv_plan *p = r->route_data;
-    if (!kv_answer_outcome(r)) return;
+    if (!outcome_good(r)) return;
+    metrics_kv(edge_metrics_of(r->edge), &p->in, &p->result);
     buf_text(&r->out, "{\"namespace\":");
     render_text(&r->out, p->in.items->op.name_space);
     kv_page_render(&r->out, p->in.items, p->result.items);

@@ -12,8 +12,10 @@
 
 #include "broker/config.h"
 #include "http/answer.h"
+#include "http/edge.h"
 #include "http/kv_answer.h"
 #include "http/lock_ops.h"
+#include "http/metrics_step.h"
 #include "http/route.h"
 
 struct locks_plan {
@@ -63,13 +65,23 @@ static void locks_render(struct request *r, const struct locks_plan *p, const st
     }
     buf_text(&r->out, "]}");
     answer_json(r, 200);
+    metrics_locks(edge_metrics_of(r->edge), &p->in, result);
+}
+
+/* True when the call has a result. Without one its ops are counted here. */
+static bool outcome_good(struct request *r)
+{
+    const struct locks_plan *p = r->route_data;
+    if (kv_answer_outcome(r)) return true;
+    metrics_locks(edge_metrics_of(r->edge), &p->in, NULL);
+    return false;
 }
 
 /* ---- calls --------------------------------------------------------------------------------------------------------- */
 
 static void write_after(struct request *r)
 {
-    if (!kv_answer_outcome(r)) return;
+    if (!outcome_good(r)) return;
     must(r->call.result.kind == COMMAND_LOCKS);
     locks_render(r, r->route_data, &r->call.result.locks);
 }
@@ -77,7 +89,7 @@ static void write_after(struct request *r)
 static void read_after(struct request *r)
 {
     const struct locks_plan *p = r->route_data;
-    if (kv_answer_outcome(r)) locks_render(r, p, &p->result);
+    if (outcome_good(r)) locks_render(r, p, &p->result);
 }
 
 static void locks_read(struct call *call, struct engine *e, struct engine_now now)

@@ -1,7 +1,7 @@
 /* GET /metrics/prometheus: text/plain; version=0.0.4
  *
  * Numbers of this node. What belongs to the group is collected on its thread (one visit); the edges' counters are summed here.
- * Times in seconds. Series by queue are bounded: at most QUEUES_SHOWN queues, and of those with many lanes only what is counted
+ * Times in seconds where the name does not say otherwise. Nothing is told by partition, key or group. Series by queue are bounded: at most QUEUES_SHOWN queues, and of those with many lanes only what is counted
  * anyway; queen_queues_omitted says how many are missing. Cost: about 1 us a queue and 0.1 us a lane shown, on the group thread. */
 #include <stdio.h>
 
@@ -80,11 +80,19 @@ static void queue_labels(struct buf *out, const struct queue_view *q)
 }
 
 struct queue_families {
-    struct buf depth, dead;
+    struct buf depth, dead, lag;
     uint64_t shown, omitted, lanes;
 };
 
-static void queue_render(struct queue_families *f, struct engine *e, const struct queue_view *q, struct engine_now now)
+static void lag_render(struct buf *out, const struct queue_view *q, const char *stat, uint64_t us)
+{
+    buf_text(out, "queen_queue_pop_lag_milliseconds");
+    queue_labels(out, q);
+    buf_printf(out, ",stat=\"%s\"} %.3f\n", stat, (double)us / 1e3);
+}
+
+static void queue_render(struct queue_families *f, struct broker *b, struct engine *e, const struct queue_view *q,
+                         struct engine_now now)
 {
     if (f->shown == QUEUES_SHOWN || f->lanes + q->partition_count > LANES_COUNTED) {
         f->omitted++;
@@ -101,6 +109,11 @@ static void queue_render(struct queue_families *f, struct engine *e, const struc
         buf_text(&f->depth, "queen_queue_depth");
         queue_labels(&f->depth, q);
         buf_printf(&f->depth, ",kind=\"%s\"} %llu\n", kinds[i], (unsigned long long)numbers[i]);
+    }
+    struct pop_lag lag;
+    if (broker_pop_lag(b, q->number, &lag)) {
+        lag_render(&f->lag, q, "avg", lag.average_us);
+        lag_render(&f->lag, q, "max", lag.max_us);
     }
     if (q->dead_letters == 0) return;
     buf_text(&f->dead, "queen_dlq_depth_by_queue");
@@ -163,6 +176,32 @@ static void storage_families(struct buf *out, const struct broker_metrics *m)
     single(out, "queen_retained_bytes", "gauge", "Payload bytes retained.", m->engine.retained_bytes);
 }
 
+/* What there is of KV, locks and timers, all tenants together, and what the broker did by itself. */
+static void step_states(struct buf *out, const struct broker_metrics *m)
+{
+    single(out, "queen_kv_rows", "gauge", "Rows of the KV store, with those that expired and were not swept yet.",
+           m->engine.kv_rows);
+    single(out, "queen_kv_stored_bytes", "gauge", "Their bytes, keys and values.", m->engine.kv_bytes);
+    single(out, "queen_locks_held", "gauge", "Permits of locks, with those that expired and were not swept yet.",
+           m->engine.lock_rows);
+    single(out, "queen_timers_pending", "gauge", "Timers that have not fired.", m->engine.timers);
+    single(out, "queen_timers_due", "gauge", "Timers whose time has come and that have not fired; counted up to 10000.",
+           m->timers_due);
+    family(out, "queen_timers_oldest_late_seconds", "gauge", "How long the first of them has been due.");
+    seconds(out, "queen_timers_oldest_late_seconds", "", (uint64_t)m->timer_overdue_us);
+    family(out, "queen_timers_last_late_seconds", "gauge", "How long after its time the last timer fired.");
+    seconds(out, "queen_timers_last_late_seconds", "", (uint64_t)m->timer_late_us);
+    family(out, "queen_timers_fired_total", "counter",
+           "Timers fired; duplicate: the partition had the transaction id already.");
+    value(out, "queen_timers_fired_total", "{result=\"fired\"}", m->timers_fired_total);
+    value(out, "queen_timers_fired_total", "{result=\"duplicate\"}", m->timers_duplicate_total);
+    single(out, "queen_timers_ticks_total", "counter", "Log commands that fire timers.", m->ticks_total);
+    single(out, "queen_reads_waiting", "gauge", "Fetches waiting for a message.", m->reads_waiting);
+    single(out, "queen_retention_partitions_total", "counter", "Times that retention took messages off a partition.",
+           m->trimmed_lanes_total);
+    single(out, "queen_retention_messages_total", "counter", "Messages that it took.", m->trimmed_messages_total);
+}
+
 static void group_read(struct call *c, struct engine *e, struct engine_now now)
 {
     const struct request *r = c->read_ctx;
@@ -173,14 +212,19 @@ static void group_read(struct call *c, struct engine *e, struct engine_now now)
     broker_metrics(r->http->broker, &m);
     raft_families(out, &m);
     storage_families(out, &m);
-    for (uint32_t after = 0; engine_queue_next(e, r->tenant, after, &q); after = q.number) queue_render(&f, e, &q, now);
+    step_states(out, &m);
+    for (uint32_t after = 0; engine_queue_next(e, r->tenant, after, &q); after = q.number)
+        queue_render(&f, r->http->broker, e, &q, now);
     family(out, "queen_queue_depth", "gauge", "Messages of a queue.");
     buf_slice(out, buf_view(&f.depth));
     family(out, "queen_dlq_depth_by_queue", "gauge", "Dead letters of a queue.");
     buf_slice(out, buf_view(&f.dead));
+    family(out, "queen_queue_pop_lag_milliseconds", "gauge", "Age of the messages delivered in the last minute or two.");
+    buf_slice(out, buf_view(&f.lag));
     single(out, "queen_queues_omitted", "gauge", "Queues left out of the families by queue.", f.omitted);
     buf_free(&f.depth);
     buf_free(&f.dead);
+    buf_free(&f.lag);
 }
 
 /* ---- the edges' part -------------------------------------------------------------------------------------------------- */
@@ -206,6 +250,53 @@ static void http_families(struct buf *out, const struct edge_metrics *m)
         histogram(out, "queen_http_request_seconds", label, buckets, METRICS_BUCKETS, METRICS_BUCKET_US,
                   counter_get(&m->routes[i].us_total));
     }
+}
+
+static void results_render(struct buf *out, const char *name, const char *kind_label, const char *result_label,
+                           const char *kind, const struct counter results[OP_RESULTS])
+{
+    static const char *const names[OP_RESULTS] = {"applied", "rejected", "error"};
+    for (int i = 0; i < OP_RESULTS; i++) {
+        buf_printf(out, "%s{%s=\"%s\",%s=\"%s\"} %llu\n", name, kind_label, kind, result_label, names[i],
+                   (unsigned long long)counter_get(&results[i]));
+    }
+}
+
+static void counters_render(struct buf *out, const char *name, const char *label, const char *const *values,
+                            const struct counter *counters, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        buf_printf(out, "%s{%s=\"%s\"} %llu\n", name, label, values[i], (unsigned long long)counter_get(&counters[i]));
+    }
+}
+
+static void step_families(struct buf *out, const struct edge_metrics *m)
+{
+    static const char *const kv[METRICS_KV_OPS] = {"put", "delete", "incr", "check", "get", "getMany", "getPrefix"};
+    static const char *const locks[METRICS_LOCK_OPS] = {"acquire", "renew", "release", "get"};
+    static const char *const timers[METRICS_TIMER_STATUSES] = {"scheduled", "rescheduled", "cancelled", "absent"};
+    static const char *const schedules[SCHEDULE_REFUSALS] = {"shape", "payload_too_large", "horizon", "rate_limited",
+                                                             "unavailable"};
+    static const char *const fates[TRANSACTION_FATES] = {
+        "committed", "rejected_ack", "queue_not_found", "duplicate", "kv_precondition", "malformed", "error"};
+    family(out, "queen_transactions_total", "counter",
+           "Transactions by what became of them; error: not known, else all but committed changed nothing.");
+    counters_render(out, "queen_transactions_total", "outcome", fates, m->transactions, TRANSACTION_FATES);
+    family(out, "queen_kv_ops_total", "counter", "KV operations, those of transactions too.");
+    for (int i = 0; i < METRICS_KV_OPS; i++) results_render(out, "queen_kv_ops_total", "op", "result", kv[i], m->kv_ops[i]);
+    family(out, "queen_kv_bytes_total", "counter", "Bytes of values stored and given out.");
+    value(out, "queen_kv_bytes_total", "{dir=\"in\"}", counter_get(&m->kv_bytes_in));
+    value(out, "queen_kv_bytes_total", "{dir=\"out\"}", counter_get(&m->kv_bytes_out));
+    family(out, "queen_kv_read_rejected_total", "counter", "KV and lock calls that only read and were refused.");
+    value(out, "queen_kv_read_rejected_total", "{reason=\"rate_limited\"}", counter_get(&m->kv_reads_limited));
+    family(out, "queen_locks_ops_total", "counter", "Lock operations.");
+    for (int i = 0; i < METRICS_LOCK_OPS; i++)
+        results_render(out, "queen_locks_ops_total", "kind", "outcome", locks[i], m->lock_ops[i]);
+    family(out, "queen_timers_ops_total", "counter", "Timer operations, those of transactions too.");
+    counters_render(out, "queen_timers_ops_total", "outcome", timers, m->timer_ops, METRICS_TIMER_STATUSES);
+    family(out, "queen_timers_schedule_rejected_total", "counter",
+           "Calls refused that schedule timers, or whose body does not say what they do.");
+    counters_render(out, "queen_timers_schedule_rejected_total", "reason", schedules, m->schedules_refused, SCHEDULE_REFUSALS);
 }
 
 static void process_families(struct buf *out, struct http *h, const struct edge_metrics *m)
@@ -239,6 +330,7 @@ static void prometheus_render(struct request *r, struct slice group_part)
     metrics_sum(r->http, m);
     process_families(&r->out, r->http, m);
     http_families(&r->out, m);
+    step_families(&r->out, m);
     buf_slice(&r->out, group_part);
     r->content_type = "text/plain; version=0.0.4";
     answer_json(r, 200);

@@ -204,7 +204,16 @@ static void list_read(struct call *c, struct engine *e, struct engine_now now)
         if (n > 0) buf_byte(out, ',');
     }
     buf_free(&views);
-    buf_text(out, query->lanes ? "],\"stats\":\"lanes\"}" : "],\"kvRows\":0,\"kvBytes\":0,\"timerRows\":0,\"timerBytes\":0}");
+    if (query->lanes) {
+        buf_text(out, "],\"stats\":\"lanes\"}");
+        return;
+    }
+    struct tenant_rows rows;
+    engine_tenant_rows(e, r->tenant, &rows);
+    field_number(out, "],\"kvRows\":", rows.kv_rows);
+    field_number(out, ",\"kvBytes\":", rows.kv_bytes);
+    field_number(out, ",\"timerRows\":", rows.timers);
+    buf_text(out, ",\"timerBytes\":0}");
 }
 
 void route_queue_list(struct request *r)

@@ -17,7 +17,9 @@
 #include "base/limits.h"
 #include "http/answer.h"
 #include "http/data_ops.h"
+#include "http/edge.h"
 #include "http/kv_answer.h"
+#include "http/metrics_step.h"
 #include "http/name.h"
 #include "http/render.h"
 #include "http/route.h"
@@ -184,8 +186,10 @@ static bool body_read(struct request *r, struct timer_inputs *in, struct ops_ref
 static void ops_after(struct request *r)
 {
     const struct timer_inputs *in = r->route_data;
+    struct edge_metrics *metrics = edge_metrics_of(r->edge);
     if (!outcome_good(r)) {
         hint_set(r, inputs_see(in));
+        if (in->schedules) metrics_schedule_refused(metrics, r->status, false);
         return;
     }
     const struct timers_result *result = &r->call.result.timers;
@@ -198,6 +202,7 @@ static void ops_after(struct request *r)
     }
     buf_text(&r->out, "]}");
     answer_json(r, 200);
+    metrics_timers(metrics, result);
 }
 
 static void ops_submit(struct request *r, struct timer_inputs *in, void (*after)(struct request *r))
@@ -214,8 +219,10 @@ void route_timers(struct request *r)
 {
     struct ops_refusal why;
     struct timer_inputs *in = arena_get(request_arena(r), sizeof *in);
+    struct edge_metrics *metrics = edge_metrics_of(r->edge);
     if (!body_read(r, in, &why)) {
         kv_answer_refusal(r, &why);
+        metrics_schedule_refused(metrics, why.status, false);
     } else if (in->count == 0) {
         buf_text(&r->out, "{\"results\":[]}");
         answer_json(r, 200);
@@ -223,6 +230,7 @@ void route_timers(struct request *r)
         ops_submit(r, in, ops_after);
     } else {
         hint_set(r, inputs_see(in));
+        metrics_schedule_refused(metrics, r->status, true);
     }
 }
 
@@ -234,6 +242,7 @@ static void cancel_after(struct request *r)
     timer_element_open(&r->out, in->items, r->call.result.timers.items);
     buf_byte(&r->out, '}');
     answer_json(r, 200);
+    metrics_timers(edge_metrics_of(r->edge), &r->call.result.timers);
 }
 
 void route_timer_cancel(struct request *r)

@@ -20,6 +20,7 @@
 #include "base/limits.h"
 #include "http/answer.h"
 #include "http/edge.h"
+#include "http/metrics_step.h"
 #include "http/pop_params.h"
 #include "http/render.h"
 #include "http/route.h"
@@ -113,6 +114,7 @@ static void commit_render(struct request *r, const struct step_result *step)
     answer_json(r, 200);
     counter_add(&metrics->ack_messages, in->ack_count);
     counter_add(&metrics->push_messages, in->push_count);
+    metrics_step(metrics, &in->kv, step);
 }
 
 /* ---- refused ------------------------------------------------------------------------------------------------------ */
@@ -221,11 +223,13 @@ static void rollback_render(struct request *r, const struct step_result *step)
         must(false);
     }
     answer_json(r, 200);
+    metrics_step(edge_metrics_of(r->edge), &((const struct transaction_input *)r->route_data)->kv, step);
 }
 
 /* Refused before it became a command. */
 static void refusal_answer(struct request *r, const struct transaction_refusal *why)
 {
+    counter_add(&edge_metrics_of(r->edge)->transactions[TRANSACTION_MALFORMED], 1);
     if (why->reason == NULL) {
         answer_error(r, why->status, why->code, why->text);
         return;
@@ -242,7 +246,10 @@ static void transaction_after(struct request *r)
 {
     const struct step_result *step = r->call.step; /* set: it has committed, whatever became of its next batch */
     if (step == NULL) {
-        if (!answer_outcome(r)) return;
+        if (!answer_outcome(r)) {
+            metrics_step(edge_metrics_of(r->edge), &((const struct transaction_input *)r->route_data)->kv, NULL);
+            return;
+        }
         must(r->call.result.kind == COMMAND_STEP);
         step = &r->call.result.step;
     }
