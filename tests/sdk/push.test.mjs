@@ -149,4 +149,10 @@ suite('push', {
     await fetch(`${kit.broker.url}/api/v1/push`, { method: 'POST', body: JSON.stringify({ items: [{ queue, payload: 1, producerSub: '' }] }) });
     assert.equal((await kit.take(queue))[0].producerSub, null);
   },
+
+  async pushEncryptedPayload(kit) {
+    const queue = await kit.queue({ encryptionEnabled: true });
+    await kit.push(queue, [{ secret: 1 }]);
+    assert.deepEqual((await kit.take(queue))[0].data, { secret: 1 });
+  },
 });

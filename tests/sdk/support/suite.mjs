@@ -69,6 +69,11 @@ export class Kit {
     return `${prefix}-${randomBytes(4).toString('hex')}-${++this.#names}`;
   }
 
+  /** A KV namespace nothing else uses. */
+  get ns() {
+    return this.name().toLowerCase();
+  }
+
   /** A queue, created with these options. */
   async queue(options = {}) {
     const name = this.name();

@@ -2,6 +2,7 @@
  *
  *   status               the HTTP status; absent when there was no answer (refused, reset, time-out)
  *   code                 the machine code of the broker's error body, when it has one
+ *   details              the broker's error body, when it is an object
  *   retryAfterSeconds    what a 429 or 503 asked for, or null
  *   timeout              milliseconds, when the client gave up waiting (name AbortError)
  *   aborted              true when the caller's signal fired (name AbortError)
@@ -28,6 +29,7 @@ export function statusError(status, statusText, text, headers) {
   error.status = status;
   // The KV, timer and lock routes put the machine code under `error`.
   if (said.code) error.code = said.code;
+  if (body !== null && typeof body === 'object') error.details = body;
   if (status === 429 || status === 503) error.retryAfterSeconds = retryAfterSeconds(headers['retry-after']);
   return error;
 }
