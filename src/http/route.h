@@ -36,6 +36,11 @@ enum route_id {
     ROUTE_STATUS_QUEUES,
     ROUTE_STATUS_QUEUE,
     ROUTE_STATUS_ANALYTICS,
+    ROUTE_RAFT_STATUS,
+    ROUTE_RAFT_MEMBERS,
+    ROUTE_RAFT_LIVENESS,
+    ROUTE_KV_TIMERS,
+    ROUTE_SHARED_STATE,
     ROUTE_GROUP_LIST,
     ROUTE_GROUP_LAGGING,
     ROUTE_GROUP_DETAIL,
@@ -120,6 +125,11 @@ void route_tasks(struct request *r);
 void route_status_view(struct request *r);
 void route_status_queue(struct request *r);
 void route_status_analytics(struct request *r);
+void route_raft_status(struct request *r);
+void route_raft_members(struct request *r);
+void route_raft_liveness(struct request *r);
+void route_kv_timers(struct request *r);
+void route_shared_state(struct request *r);
 void route_group_list(struct request *r);
 void route_group_lagging(struct request *r);
 void route_group_detail(struct request *r);

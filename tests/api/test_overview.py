@@ -199,3 +199,63 @@ def test_other_tenants_count_nothing(own_broker, queue):
     assert broker.get("/api/v1/status/analytics", headers=other).json["dataPoints"][0]["messages"] == 0
     broker.get("/api/v1/resources/queues/%s/sizes" % unique("q"), headers=other).expect(404)
     broker.get("/api/v1/resources/queues/%s/sizes" % queue, headers=other).expect(404)
+
+
+# ---- the cluster of one node ----
+
+NODE_KEYS = {"nodeId", "hostname", "raftAddr", "httpAddr", "role", "state", "local", "reachable", "leaderId", "term", "lastLogIndex", "committedIndex",
+             "appliedIndex", "durableIndex", "inflight", "proposals", "log", "store", "version", "uptimeSeconds", "host", "error"}
+
+
+def test_raft_status(own_broker, queue):
+    broker = own_broker(env={"QUEEN_SERVER_ID": "node-a"})
+    before = get(broker, "/api/v1/raft/status")
+    assert set(before) == NODE_KEYS | {"engine", "clusterId", "self", "voters", "singleNode", "replication"}
+    assert (before["engine"], before["self"], before["voters"], before["singleNode"], before["replication"]) == ("raft", 1, 1, True, [])
+    assert (before["nodeId"], before["hostname"], before["raftAddr"], before["role"], before["state"]) == (1, "node-a", None, "voter", "leader")
+    assert before["httpAddr"] == "127.0.0.1:%d" % broker.port
+    assert (before["local"], before["reachable"], before["leaderId"], before["error"]) == (True, True, 1, None)
+    health = get(broker, "/health")
+    assert (before["term"], before["version"]) == (health["raft"]["term"], health["version"])
+    assert before["durableIndex"] <= before["appliedIndex"] <= before["committedIndex"] <= before["lastLogIndex"]
+    assert before["log"]["files"] >= 1 and before["log"]["bytes"] > 0
+    host = before["host"]
+    assert host["cpus"] >= 1
+    assert abs(host["rssBytes"] - broker.resident_bytes()) < 64 << 20
+    disk = host["disk"]
+    assert (disk["gate"], disk["highPct"], disk["lowPct"], disk["writesRefused"]) == ("open", 85, 80, False)
+    assert 0 < disk["usedBytes"] < disk["totalBytes"]
+    broker.push_ids(queue, ["a"], "p")
+    after = get(broker, "/api/v1/raft/status")
+    assert after["appliedIndex"] > before["appliedIndex"]
+    assert after["proposals"] > before["proposals"]
+    assert after["clusterId"] == before["clusterId"]
+    broker.restart("kill")
+    assert get(broker, "/api/v1/raft/status")["clusterId"] == before["clusterId"]
+    assert get(broker, "/api/v1/raft/status")["term"] > before["term"]
+
+
+def test_raft_members(broker):
+    answer = get(broker, "/api/v1/raft/members")
+    assert (answer["engine"], answer["leaderId"], answer["self"], answer["voters"]) == ("raft", 1, 1, 1)
+    assert len(answer["members"]) == 1
+    member = answer["members"][0]
+    assert set(member) == NODE_KEYS | {"matchIndex", "heartbeatAgeMs", "lagEntries"}
+    assert (member["nodeId"], member["state"], member["lagEntries"]) == (1, "leader", 0)
+    assert answer["clusterId"] == get(broker, "/api/v1/raft/status")["clusterId"]
+
+
+def test_raft_liveness(broker):
+    answer = get(broker, "/api/v1/raft/liveness")
+    assert (answer["engine"], answer["nodeId"], answer["leaderId"], answer["viewAgeMs"], answer["viewLeaderId"]) == ("raft", 1, 1, 0, 1)
+    assert [set(m) for m in answer["members"]] == [{"nodeId", "role", "state", "http", "raft", "lastAckMs", "matchIndex", "local"}]
+
+
+def test_system_views(broker, queue):
+    assert get(broker, "/api/v1/system/kv-timers") == {"kvEnabled": True, "timersScheduleEnabled": True, "timersFireEnabled": True,
+                                                      "quotaTenants": 0, "quotaAgeMs": None, "quotaHot": 0}
+    broker.push_ids(queue, ["a"], "p")
+    answer = get(broker, "/api/v1/system/shared-state")
+    assert set(answer) == {"enabled", "reason", "appliedIndex", "durableIndex", "queues"}
+    assert (answer["enabled"], answer["reason"]) == (True, "raft_state_machine")
+    assert answer["queues"] >= 1
