@@ -423,3 +423,21 @@ def test_the_listing_tells_the_tenants_rows(own_broker, queue):
         assert listing(broker) == (2, 0, 1, 0)
     assert values(broker, "queen_kv_rows", "queen_timers_pending") == {"queen_kv_rows": 5, "queen_timers_pending": 4}
     assert set(broker.get("/api/v1/resources/queues?stats=lanes").expect(200).json) == {"queues", "stats"}
+
+
+# ---- no result ----
+
+def test_calls_that_a_full_disk_refuses_are_errors(own_broker, queue):
+    broker = own_broker()
+    kv_put(broker, "n", "k", 1)
+    broker.restart(env={"QUEEN_RAFT_DISK_HIGH_PCT": "1", "QUEEN_RAFT_DISK_LOW_PCT": "1"})
+    wait_until(lambda: one(broker, "queen_raft_storage_full") == 1, 5, "the disk counts as full")
+    with Moves(broker) as m:
+        transact(broker, operations=[push_op(item(queue))], kv=[get("k")]).expect(507)
+        kv_call(broker, {"op": "put", "ns": "n", "key": "k", "value": 2, "forever": True},
+                {"op": "get", "ns": "n", "key": "l"}).expect(507)
+        broker.post("/api/v1/locks", [{"op": "acquire", "name": "a", "ttlSeconds": 60}]).expect(507)
+        broker.post("/api/v1/timers", [op_schedule(queue, "a", 600000)]).expect(507)
+        kv_call(broker, {"op": "delete", "ns": "n", "key": "k"}).expect(200)
+    m.only(transactions_total__error=1, kv_ops_total__put__error=1, kv_ops_total__get__error=2, locks_ops_total__acquire__error=1,
+           timers_schedule_rejected_total__unavailable=1, kv_ops_total__delete__applied=1, kv_bytes_total__out=1)
