@@ -349,6 +349,7 @@ bool engine_queue_next(struct engine *e, struct uuid tenant, uint32_t after, str
 bool engine_queue_get(struct engine *e, struct uuid tenant, struct slice name, struct queue_view *out);
 void engine_queue_counts(struct engine *e, uint32_t queue, struct engine_now now, struct lane_counts *out); /* O(lanes) */
 bool engine_partition_next(struct engine *e, uint32_t queue, uint32_t after, struct engine_now now, struct partition_view *out);
+bool engine_partition_get(struct engine *e, uint32_t number, struct engine_now now, struct partition_view *out);
 /* Whose lane this is. False when there is none (any more). The names live until the next entry is applied. */
 bool engine_partition_names(const struct engine *e, uint32_t partition, struct uuid *tenant, struct slice *queue,
                             struct slice *name);

@@ -132,15 +132,10 @@ void engine_queue_counts(struct engine *e, uint32_t queue, struct engine_now now
     out->completed = out->total > open ? out->total - open : 0;
 }
 
-bool engine_partition_next(struct engine *e, uint32_t queue, uint32_t after, struct engine_now now, struct partition_view *out)
+static void partition_show(struct engine *e, const struct queue *q, const struct partition *p, struct engine_now now,
+                           struct partition_view *out)
 {
-    const struct queue *q = queue_at(e, queue);
-    if (q == NULL) return false;
-    const struct partition *p = after == 0 ? NULL : table_at(&e->partitions, after);
-    uint32_t n = p == NULL ? q->partition_first : p->next;
-    if (n == 0) return false;
-    p = table_at(&e->partitions, n);
-    *out = (struct partition_view){.number = n,
+    *out = (struct partition_view){.number = p->number,
                                    .name = partition_name(p),
                                    .created_us = p->created_us,
                                    .last_created_us = p->last_created_us,
@@ -148,10 +143,28 @@ bool engine_partition_next(struct engine *e, uint32_t queue, uint32_t after, str
                                    .start_offset = p->start,
                                    .tail_offset = p->tail,
                                    .retained_bytes = p->bytes};
-    out->id = thing_id(e->seed, ID_PARTITION, n, p->created_us);
+    out->id = thing_id(e->seed, ID_PARTITION, p->number, p->created_us);
     struct run r;
     if (run_find(e, p, p->start, &r)) out->oldest_created_us = r.created_us;
     lane_count(e, p, dead_letters_of(e, q, p), now, &out->counts);
+}
+
+bool engine_partition_get(struct engine *e, uint32_t number, struct engine_now now, struct partition_view *out)
+{
+    const struct partition *p = partition_at(e, number);
+    if (p == NULL) return false;
+    partition_show(e, queue_at(e, p->queue), p, now, out);
+    return true;
+}
+
+bool engine_partition_next(struct engine *e, uint32_t queue, uint32_t after, struct engine_now now, struct partition_view *out)
+{
+    const struct queue *q = queue_at(e, queue);
+    if (q == NULL) return false;
+    const struct partition *p = after == 0 ? NULL : table_at(&e->partitions, after);
+    uint32_t n = p == NULL ? q->partition_first : p->next;
+    if (n == 0) return false;
+    partition_show(e, q, table_at(&e->partitions, n), now, out);
     return true;
 }
 

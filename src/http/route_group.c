@@ -385,7 +385,7 @@ static bool positions_visit(struct request *r, void *data, struct buf *out, stru
     }
     if (p->all) {
         struct lane_walker walker = {.queue = position_queue, .lane = position_lane, .ctx = p};
-        more = lane_walk_go(&p->walk, r->tenant, e, now, &walker);
+        more = lane_walk_go(&p->walk, r, e, now, &walker);
     } else {
         for (uint32_t n = 0; n < VISIT_LANES && p->at < p->count; n++, p->at++) {
             const struct position_entry *entry = &p->entries[p->at];

@@ -9,12 +9,13 @@
  * LAGGING_ROWS_MAX rows; what was left out is told by "partial":true in the rows (of the second in the queue's object). */
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "http/answer.h"
 #include "http/render.h"
 #include "http/route.h"
 #include "http/visit.h"
 
-enum { GROUP_ROWS_MAX = 100000, LAGGING_ROWS_MAX = 10000, LAGGING_SECONDS_DEFAULT = 3600, STATE_LAGGING_SECONDS = 300 };
+enum { GROUP_ROWS_MAX = 20000, LAGGING_ROWS_MAX = 10000, LAGGING_SECONDS_DEFAULT = 3600, STATE_LAGGING_SECONDS = 300 };
 
 /* ---- list ----------------------------------------------------------------------------------------------------------- */
 
@@ -103,7 +104,7 @@ static bool groups_visit(struct request *r, void *data, struct buf *out, struct 
     (void)out;
     s->engine = e;
     s->now_us = now.wall_us;
-    return lane_walk_go(&s->walk, r->tenant, e, now, &walker);
+    return lane_walk_go(&s->walk, r, e, now, &walker);
 }
 
 static int row_compare(const void *x, const void *y)
@@ -222,7 +223,7 @@ static bool detail_visit(struct request *r, void *data, struct buf *out, struct 
     struct lane_walker walker = {.queue = detail_queue, .lane = detail_lane, .ctx = s};
     (void)out;
     s->now_us = now.wall_us;
-    return lane_walk_go(&s->walk, r->tenant, e, now, &walker);
+    return lane_walk_go(&s->walk, r, e, now, &walker);
 }
 
 static int cursor_compare(const void *x, const void *y)
@@ -371,12 +372,13 @@ static bool lagging_visit(struct request *r, void *data, struct buf *out, struct
     struct lane_walker walker = {.lane = lagging_lane, .ctx = s};
     if (!s->sorted) {
         s->now_us = now.wall_us;
-        if (lane_walk_go(&s->walk, r->tenant, e, now, &walker)) return true;
+        if (lane_walk_go(&s->walk, r, e, now, &walker)) return true;
         lagging_sort(s);
         s->sorted = true;
         buf_byte(out, '[');
     }
-    for (uint32_t n = 0; n < VISIT_LANES && s->shown < s->count; n++) lagging_row(out, r, s, e, &s->rows[s->shown++]);
+    int64_t began_us = clock_mono_us();
+    while (s->shown < s->count && !visit_over(began_us)) lagging_row(out, r, s, e, &s->rows[s->shown++]);
     if (s->shown < s->count) return true;
     buf_byte(out, ']');
     return false;

@@ -31,7 +31,7 @@
 enum {
     LIST_LIMIT_DEFAULT = 200,
     LIST_LIMIT_MAX = 1000,
-    MESSAGES_A_VISIT = 1000,
+    MESSAGES_A_VISIT = 128,
     MESSAGES_LOOKED_MAX = 100000,
     FIND_BLOCKS_A_VISIT = 64,
     FIND_BYTES_A_VISIT = 4 << 20,
@@ -134,7 +134,7 @@ static bool lanes_look(struct request *r, struct list *l, struct engine *e, stru
     }
     struct lane_walker walker = {.queue = list_queue, .lane = list_lane, .ctx = l};
     l->walk.queue = l->queue;
-    return lane_walk_go(&l->walk, r->tenant, e, now, &walker);
+    return lane_walk_go(&l->walk, r, e, now, &walker);
 }
 
 /* ---- list: newest first --------------------------------------------------------------------------------------------- */
@@ -304,7 +304,9 @@ static void heads_show(struct list_visit *v)
     struct lane_place places[MESSAGES_A_VISIT];
     uint32_t count = 0;
     uint64_t wanted = l->status == -1 ? l->skip + l->limit - l->rows : MESSAGES_A_VISIT;
+    int64_t began_us = clock_mono_us();
     for (; count < MESSAGES_A_VISIT && count < wanted && l->head_count > 0; count++) {
+        if (count % 8 == 7 && visit_over(began_us)) break;
         taken[count] = head_take(l, v->r, v->e);
         places[count] = (struct lane_place){.partition = taken[count].lane, .offset = taken[count].offset};
     }

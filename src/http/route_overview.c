@@ -99,7 +99,7 @@ static bool sums_visit(struct request *r, void *data, struct buf *out, struct en
     struct lane_walker walker = {.queue = sum_queue, .lane = sum_lane, .ctx = s};
     (void)out;
     s->now_us = now.wall_us;
-    return lane_walk_go(&s->walk, r->tenant, e, now, &walker);
+    return lane_walk_go(&s->walk, r, e, now, &walker);
 }
 
 static struct sums *sums_new(struct request *r)
@@ -350,7 +350,7 @@ static bool analytics_visit(struct request *r, void *data, struct buf *out, stru
 {
     struct analytics *a = data;
     struct lane_walker walker = {.queue = analytics_queue, .ctx = a};
-    if (lane_walk_go(&a->walk, r->tenant, e, now, &walker)) return true;
+    if (lane_walk_go(&a->walk, r, e, now, &walker)) return true;
     field_time_ms(out, "{\"dataPoints\":[{\"timestamp\":", now.wall_us);
     field_number(out, ",\"messages\":", a->messages);
     field_time_ms(out, "}],\"interval\":\"hour\",\"from\":", now.wall_us - 24 * HOUR_US);
@@ -398,7 +398,7 @@ static bool sizes_visit(struct request *r, void *data, struct buf *out, struct e
         buf_text(out, ",\"partitions\":{");
     }
     s->out = out;
-    if (lane_walk_go(&s->walk, r->tenant, e, now, &walker)) return true;
+    if (lane_walk_go(&s->walk, r, e, now, &walker)) return true;
     buf_text(out, s->walk.partial ? "},\"partial\":true}" : "}}");
     return false;
 }

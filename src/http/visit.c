@@ -1,5 +1,6 @@
 #include "http/visit.h"
 
+#include "base/clock.h"
 #include "http/answer.h"
 #include "http/body_inner.h"
 #include "http/name.h"
@@ -60,6 +61,11 @@ void visits_answer(struct request *r, visit_run *visit, void *data)
     visits_then(r, visit, data, NULL);
 }
 
+bool visit_over(int64_t began_us)
+{
+    return clock_mono_us() - began_us >= VISIT_US;
+}
+
 /* ---- walks ---------------------------------------------------------------------------------------------------------- */
 
 static bool walk_queue(struct lane_walk *w, struct uuid tenant, struct engine *e, struct queue_view *q)
@@ -68,33 +74,42 @@ static bool walk_queue(struct lane_walk *w, struct uuid tenant, struct engine *e
     return engine_queue_next(e, tenant, w->at_queue, q);
 }
 
-bool lane_walk_go(struct lane_walk *w, struct uuid tenant, struct engine *e, struct engine_now now,
+/* One queue or lane further; false at the end. `inside`: among the lanes of the queue `q`. */
+static bool walk_step(struct lane_walk *w, struct request *r, struct engine *e, struct engine_now now,
+                      const struct lane_walker *each, struct queue_view *q, bool *inside)
+{
+    struct lane_view lane;
+    if (*inside && engine_lane_next(e, q->number, w->at_lane, &lane)) {
+        w->at_lane = lane.number;
+        each->lane(each->ctx, e, now, q, &lane);
+        return true;
+    }
+    if (!walk_queue(w, r->tenant, e, q)) return false;
+    w->begun = true;
+    w->at_queue = q->number;
+    w->at_lane = 0;
+    bool wanted = each->queue == NULL || each->queue(each->ctx, e, q);
+    *inside = wanted && each->lane != NULL;
+    return true;
+}
+
+bool lane_walk_go(struct lane_walk *w, struct request *r, struct engine *e, struct engine_now now,
                   const struct lane_walker *each)
 {
     struct queue_view q = {0};
-    struct lane_view lane;
-    uint32_t until = w->walked + VISIT_LANES;
+    int64_t began_us = clock_mono_us();
+    if (!w->begun) w->began_us = began_us;
     /* The queue in which the last visit stopped, unless it is deleted by now. */
-    bool inside = w->begun && !w->over && engine_queue_next(e, tenant, w->at_queue - 1, &q) && q.number == w->at_queue;
-    for (; !w->over; w->walked++) {
-        if (w->walked >= LANES_WALKED_MAX) {
-            w->partial = w->over = true;
-        } else if (w->walked == until) {
-            return true;
-        } else if (inside && engine_lane_next(e, q.number, w->at_lane, &lane)) {
-            w->at_lane = lane.number;
-            if (each->lane != NULL) each->lane(each->ctx, e, now, &q, &lane);
-        } else if (walk_queue(w, tenant, e, &q)) {
-            w->begun = true;
-            w->at_queue = q.number;
-            w->at_lane = 0;
-            bool wanted = each->queue == NULL || each->queue(each->ctx, e, &q);
-            inside = wanted && each->lane != NULL;
-        } else {
-            w->over = true;
-        }
+    bool inside = w->begun && !w->over && engine_queue_next(e, r->tenant, w->at_queue - 1, &q) && q.number == w->at_queue;
+    inside = inside && w->inside;
+    for (uint32_t n = 0; !w->over; n++, w->walked++) {
+        bool late = w->begun && (w->walked >= LANES_WALKED_MAX || r->call.late || began_us - w->began_us > WALK_US_MAX);
+        if (late) w->partial = w->over = true;
+        if (late || n == VISIT_LANES || (n % 8 == 7 && visit_over(began_us))) break;
+        w->over = !walk_step(w, r, e, now, each, &q, &inside);
     }
-    return false;
+    w->inside = inside;
+    return !w->over;
 }
 
 /* ---- addresses ------------------------------------------------------------------------------------------------------ */

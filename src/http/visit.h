@@ -1,9 +1,10 @@
 /* What the operators' routes share: reads in several visits to the group thread, walks over lanes, addresses of messages, and the
  * pieces of answers.
  *
- * A read of many lanes would hold up everything else if it were done in one go. So it is done in visits: each looks at a bounded number
- * of lanes (VISIT_LANES) and then the group thread does its other work. A listing that takes several visits is not a picture of one
- * moment: what changed meanwhile is seen or not. It ends early, with what it has, after LANES_WALKED_MAX lanes (`partial` says so).
+ * A read of many lanes would hold up everything else if it were done in one go. So it is done in visits: each looks at lanes for VISIT_US,
+ * at most VISIT_LANES, and then the group thread does its other work. (A lane is about 0.3 us; one whose appends left memory costs a look
+ * into the store, 100 us.) A listing that takes several visits is not a picture of one moment: what changed meanwhile is seen or not. It
+ * ends with what it has after LANES_WALKED_MAX lanes or WALK_US_MAX (`partial` says so).
  *
  * Threads: visits run on the group thread, all else on the edge's; what they hand each other is in the request's arena, or in malloc'd
  * memory that is freed within one visit. */
@@ -13,8 +14,10 @@
 #include "http/request.h"
 
 enum {
-    VISIT_LANES = 1000,         /* lanes (and queues) of one visit: about a millisecond */
-    LANES_WALKED_MAX = 1000000, /* of one call; then it answers what it has */
+    VISIT_LANES = 1000, /* lanes (and queues) of one visit */
+    VISIT_US = 2000,
+    LANES_WALKED_MAX = 1000000,
+    WALK_US_MAX = 15000000,
 };
 
 /* ---- reads ---------------------------------------------------------------------------------------------------------- */
@@ -27,13 +30,17 @@ void visits_answer(struct request *r, visit_run *visit, void *data);
 /* The same, but then `after` makes the answer, or submits a write. Its outcome is good then: others were answered. */
 void visits_then(struct request *r, visit_run *visit, void *data, void (*after)(struct request *r, void *data));
 
+/* Has this visit, begun at that time (clock_mono_us), taken long enough? */
+bool visit_over(int64_t began_us);
+
 /* ---- walks ---------------------------------------------------------------------------------------------------------- */
 
 struct lane_walk {
     struct slice queue; /* only this one; empty: all of the tenant */
     uint32_t at_queue, at_lane, walked;
+    int64_t began_us;
     bool partial; /* it ended early */
-    bool begun, over;
+    bool begun, over, inside;
 };
 
 /* What to do with each queue, before its lanes, and with each lane. Either may be NULL. `queue` gives false to leave its lanes out. */
@@ -44,7 +51,7 @@ struct lane_walker {
 };
 
 /* One visit's part of the walk. True: there is more. */
-bool lane_walk_go(struct lane_walk *w, struct uuid tenant, struct engine *e, struct engine_now now,
+bool lane_walk_go(struct lane_walk *w, struct request *r, struct engine *e, struct engine_now now,
                   const struct lane_walker *each);
 
 /* ---- addresses ------------------------------------------------------------------------------------------------------ */
