@@ -93,5 +93,5 @@ printf '%-58s %s jobs/s\n' "consume loop, sdk/js on queen (synced to disk)" "$ou
 printf '%-58s %s jobs/s\n' "consume loop, bullmq on Redis (no persistence)" "$theirs"
 awk -v ours="$ours" -v theirs="$theirs" 'BEGIN {
   ratio = ours / theirs
-  printf "%-58s %-24s %-22s %s\n", "consume loop of sdk/js over bullmq", ">= 2 times", sprintf("%.1f times", ratio), ratio >= 2 ? "met" : "missed"
+  printf "%-58s %-24s %-22s %s\n", "consume loop of sdk/js over bullmq", ">= 2 times", sprintf("%.1f times", ratio), (ratio >= 2 ? "met" : "missed")
 }'

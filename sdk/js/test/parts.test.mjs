@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import * as sdk from '../index.js';
@@ -119,6 +120,23 @@ test('every public name is there', () => {
   assert.deepEqual(Object.keys(sdk).sort(), names);
   assert.equal(sdk.CLIENT_DEFAULTS.timeoutMillis, 30000);
   assert.equal(sdk.POP_DEFAULTS.wait, true);
+});
+
+test('index.d.ts declares every public name', async (t) => {
+  const { queen } = await start(t);
+  const text = readFileSync(new URL('../index.d.ts', import.meta.url), 'utf8');
+  const declared = (name) => assert.match(text, new RegExp(`\\b${name}\\b`), name);
+  Object.keys(sdk).forEach(declared);
+  const lock = queen.lock('l', { ttl: '1s' });
+  const transaction = queen.transaction();
+  const objects = [queen, queen.queue('q'), queen.queue('q').dlq(), transaction, transaction.kv, queen.kv, queen.locks, queen.admin, queen.ephemeral, lock, queen.timer('q')];
+  for (const object of objects) {
+    const names = new Set();
+    for (let level = object; level !== Object.prototype; level = Object.getPrototypeOf(level)) Object.getOwnPropertyNames(level).forEach((name) => names.add(name));
+    names.delete('constructor');
+    for (const name of names) if (!name.startsWith('_')) declared(name);
+  }
+  for (const defaults of [sdk.CLIENT_DEFAULTS, sdk.QUEUE_DEFAULTS, sdk.BUFFER_DEFAULTS]) Object.keys(defaults).forEach(declared);
 });
 
 test('what is left out says so', async (t) => {
