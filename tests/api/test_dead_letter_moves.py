@@ -307,3 +307,19 @@ def test_many_rows_in_one_lane(broker, queue):
     broker.delete(address(oldest["partitionId"], "m0001")).expect(200)
     assert broker.dlq(queue)["total"] == 698
     assert not {"m0000", "m0001"} & {r["transactionId"] for r in broker.dlq(queue, limit=1000)["messages"]}
+
+
+def test_a_letter_outlives_its_message(own_broker, queue):
+    broker = own_broker(env={"RETENTION_INTERVAL": "100"})
+    rows = dead(broker, queue, "ab")
+    broker.configure(queue, retentionEnabled=True, retentionSeconds=1)
+    wait_until(lambda: broker.queue_detail(queue)["totals"]["total"] == 0, 10, "retention")
+    assert broker.get("/api/v1/messages" + query({"queue": queue})).expect(200).json["messages"] == []
+    broker.get(address(rows["a"]["partitionId"], "a")).expect(404)
+    broker.configure(queue, retentionEnabled=False)
+    broker.restart("kill")
+    assert retry(broker, rows["a"]["partitionId"], "a")["result"] == "moved"
+    target = unique("q")
+    assert replay(broker, rows["b"]["id"], {"queue": target})["result"] == "moved"
+    assert [m["data"] for m in broker.take(queue)["messages"]] == [{"id": "a"}]
+    assert [m["data"] for m in broker.take(target)["messages"]] == [{"id": "b"}]
