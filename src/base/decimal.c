@@ -174,7 +174,7 @@ static uint32_t digits_write(unsigned __int128 v, char *out)
 size_t decimal_text(const struct decimal *d, char out[DECIMAL_TEXT_MAX])
 {
     enum { PLAIN_MIN = -7 };
-    char digits[DECIMAL_DIGITS_MAX + 2];
+    char digits[DECIMAL_DIGITS_MAX + 2] = {0};
     uint32_t n = digits_write(d->digits, digits);
     int32_t point = (int32_t)n + d->exponent; /* digits before the point */
     size_t len = 0;

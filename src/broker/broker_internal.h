@@ -340,7 +340,7 @@ void parked_flight_applied(struct broker *b, struct flight *f);
 void parked_queue_deleted(struct broker *b, struct uuid tenant, struct slice queue, int64_t wall_us);
 void parked_queue_changed(struct broker *b, struct uuid tenant, struct slice queue);
 void parked_group_deleted(struct broker *b, struct uuid tenant, struct slice queue, struct slice group, int64_t wall_us);
-void parked_group_changed(struct broker *b, struct uuid tenant, struct slice group); /* on all queues: rare */
+void parked_group_changed(struct broker *b, struct uuid tenant, struct slice group);     /* on all queues: rare */
 void parked_lane_ready(struct broker *b, uint32_t group_number, struct slice partition); /* the engine's sink */
 void parked_turn(struct broker *b); /* wakes whom the last entries, or time, made lanes for */
 static inline bool parked_is_dirty(const struct broker *b)

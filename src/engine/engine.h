@@ -210,8 +210,9 @@ struct engine_result {
             struct push_outcome push; /* moved, or the message that has the id already */
         } letter_move;
         struct {
-            uint32_t fired, duplicates; /* duplicates: of timers whose transaction id the lane had already; nothing was appended */
-            int64_t late_us;            /* of the last one: how long after its time; 0 when there was none */
+            uint32_t fired,
+                duplicates;  /* duplicates: of timers whose transaction id the lane had already; nothing was appended */
+            int64_t late_us; /* of the last one: how long after its time; 0 when there was none */
         } tick;
         struct {
             uint32_t lanes;
@@ -473,7 +474,7 @@ void engine_dead_letters_mark(struct engine *e, struct lane_place *places, uint3
 
 /* What a tenant has besides queues. O(log n). */
 struct tenant_rows {
-    uint64_t kv_rows; /* also those that are expired and not swept yet */
+    uint64_t kv_rows;  /* also those that are expired and not swept yet */
     uint64_t kv_bytes; /* namespaces, keys and values; 0 while other tenants have rows too: they are not counted apart */
     uint64_t timers;
 };

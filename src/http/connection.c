@@ -191,7 +191,7 @@ void connection_refuse_raw(struct connection *c, uint32_t status, const char *re
     (void)sent; /* the client may be gone already; the connection ends anyway */
     c->refused = true;
     if (c->request != NULL) c->request->status = status;
-    drain_start(c->edge, c->fd);
+    drain_start(c->edge, c->fd, 0);
 }
 
 /* ---- the head ----------------------------------------------------------------------------------------------------- */
@@ -256,7 +256,7 @@ static enum MHD_Result request_begin(struct request *r, struct MHD_Connection *m
     head_judge(r, &head, method);
     if (r->status != 0 && (r->close || r->body_wanted > 0)) {
         r->close = true;
-        drain_start(r->edge, r->connection->fd);
+        drain_start(r->edge, r->connection->fd, r->chunked ? 0 : r->body_wanted);
         return answer_queue(r);
     }
     r->state = REQUEST_BODY;

@@ -36,7 +36,7 @@ static void drain_ready(struct loop_fd *watch, uint32_t events)
     drain_end(l);
 }
 
-void drain_start(struct edge *e, int fd)
+void drain_start(struct edge *e, int fd, uint64_t told)
 {
     /* It takes a descriptor more: not when connections are near their limit. */
     if (e->drain_count >= EDGE_DRAINS_MAX || e->stopping) return;
@@ -48,7 +48,9 @@ void drain_start(struct edge *e, int fd)
     *l = (struct drain){.edge = e,
                         .watch = {.fd = copy, .ready = drain_ready},
                         .until_us = loop_now_us(e->loop) + EDGE_DRAIN_US,
-                        .left_bytes = EDGE_DRAIN_BYTES,
+                        .left_bytes = told <= EDGE_DRAIN_BYTES       ? EDGE_DRAIN_BYTES
+                                      : told < EDGE_DRAIN_LENGTH_MAX ? (size_t)told
+                                                                     : EDGE_DRAIN_LENGTH_MAX,
                         .next = e->drains};
     /* The daemon still reads the socket until the answer is on its way; from then on only we do. Both only throw away. */
     if (!loop_fd_add(e->loop, &l->watch, EPOLLIN | EPOLLRDHUP)) {

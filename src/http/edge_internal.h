@@ -112,7 +112,7 @@ struct request *request_take(struct edge *e);
 void request_give_back(struct request *r);
 
 /* Keeps a copy of the socket open and throws away what still comes, so that the answer just sent is not destroyed by a reset. */
-void drain_start(struct edge *e, int fd);
+void drain_start(struct edge *e, int fd, uint64_t told); /* told: bytes that the request said would come; 0 = it did not say */
 void drain_sweep(struct edge *e, int64_t now_us, bool all);
 
 /* For when the daemon cannot answer any more: writes a whole answer to the socket. The connection must be closed then. */

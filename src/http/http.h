@@ -31,8 +31,11 @@ enum {
     EDGE_ACCEPTS_A_TURN = 64,
     EDGE_DRAINS_MAX = 32, /* refused uploads whose rest is read and thrown away so that the refusal arrives */
     EDGE_DRAIN_US = 2000000,
-    EDGE_DRAIN_BYTES = 128 << 20, /* a client that sends its whole body first reads the answer only then */
-    EDGE_STOP_US = 10000000,      /* graceful stop: what is not sent by then is cut */
+    EDGE_DRAIN_BYTES =
+        8 << 20, /* of a refused request, thrown away before its connection is closed, so that the answer arrives */
+    EDGE_DRAIN_LENGTH_MAX =
+        128 << 20,           /* of one that told its length: a client that sends all of it first reads the answer only then */
+    EDGE_STOP_US = 10000000, /* graceful stop: what is not sent by then is cut */
 };
 
 /* A number of one edge: written by its thread alone, read by any. */

@@ -77,11 +77,10 @@ struct route {
     enum route_id id;
     const char *label; /* for metrics */
     const char *method;
-    const char
-        *pattern; /* `:` stands for one segment, a parameter; `*` for all that is left, slashes too, but for the letters
+    const char *pattern; /* `:` stands for one segment, a parameter; `*` for all that is left, slashes too, but for the letters
                             behind it. The names of a path with `*` are only decoded: the route judges them (empty, control characters) */
-    bool head;    /* HEAD is answered like GET, without the body */
-    bool always;  /* answered also while the broker is not ready */
+    bool head;           /* HEAD is answered like GET, without the body */
+    bool always;         /* answered also while the broker is not ready */
     void (*run)(struct request *r);
 };
 
