@@ -103,6 +103,30 @@ static void request_resume(struct request *r)
     edge_dirty(c->daemon);
 }
 
+static void handed_back(struct request *r)
+{
+    answer_empty(r); /* to nobody */
+}
+
+/* A poll is watched only once it is parked (EDGE_RUN_US): a client that left before, while its batch came, would hold the lease until it
+ * ends. */
+static bool claims_hand_back(struct request *r)
+{
+    struct call *call = &r->call;
+    bool holds = call->outcome == CALL_OK && call->wait && !call->pop.auto_ack && call->result.kind == COMMAND_POP &&
+                 call->result.pop.messages > 0;
+    if (!holds || r->handing_back || !edge_peer_left(r->connection)) return false;
+    if (call->pieces != NULL) broker_pieces_release(r->http->broker, call);
+    r->handing_back = true;
+    buf_clear(&r->command);
+    claim_return_encode(&r->command, call->pop.lease_id);
+    call->kind = CALL_WRITE;
+    call->wait = call->has_next = call->grows = false;
+    call->command = buf_view(&r->command);
+    request_submit(r, DEADLINE_MS_MAX, handed_back);
+    return true;
+}
+
 static void request_done(struct call *call)
 {
     struct request *r = (struct request *)(void *)((char *)call - offsetof(struct request, call));
@@ -114,6 +138,7 @@ static void request_done(struct call *call)
         if (r->connection == NULL) request_give_back(r);
         return;
     }
+    if (claims_hand_back(r)) return;
     r->after(r);
     if (r->call_pending) return; /* another one */
     must(r->status != 0);
@@ -330,7 +355,7 @@ static void watch_ready(struct loop_fd *watch, uint32_t events)
     counter_add(&c->edge->metrics.left_while_parked, 1);
     request_resume(r);
     r->state = REQUEST_GONE;
-    if (r->call_pending) broker_cancel(r->http->broker, &r->call);
+    if (r->call_pending && !r->handing_back) broker_cancel(r->http->broker, &r->call);
 }
 
 static void request_park(struct request *r)
@@ -416,7 +441,7 @@ void connection_on_completed(void *cls, struct MHD_Connection *mhd, void **conte
                   r->status != 0 ? r->status : daemon_status(mhd), loop_now_us(d->edge->loop) - r->started_us);
     if (!r->call_pending) {
         request_give_back(r);
-    } else if (r->state != REQUEST_GONE) { /* the connection broke while the broker has the call */
+    } else if (r->state != REQUEST_GONE && !r->handing_back) { /* the connection broke while the broker has the call */
         broker_cancel(r->http->broker, &r->call);
     }
 }

@@ -266,7 +266,7 @@ static bool is_stuck(const struct connection *c, int64_t now_us)
 
 /* The daemon misses an end of the stream that arrives together with the last bytes (it asks for edges, and stops reading at a
  * short read): half a request, or an idle connection, would stay open until its time is up. */
-static bool peer_left(const struct connection *c)
+bool edge_peer_left(const struct connection *c)
 {
     char byte;
     return recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
@@ -281,7 +281,7 @@ static void sweep_idle(struct edge *e, int64_t now_us)
         previous = i->previous;
         if (i->since_us > now_us - SWEEP_US) continue;
         if (i->since_us <= e->swept_us - SWEEP_US) break;
-        if (peer_left(i)) edge_cut(i);
+        if (edge_peer_left(i)) edge_cut(i);
     }
 }
 
@@ -289,7 +289,7 @@ static void sweep_reading(struct edge *e, int64_t now_us)
 {
     for (struct connection *c = e->lists[LIST_READING].first, *next; c != NULL; c = next) {
         next = c->next;
-        if (peer_left(c)) {
+        if (edge_peer_left(c)) {
             edge_cut(c);
         } else if (now_us - c->since_us > EDGE_READ_US) {
             cut_slow(c);

@@ -112,6 +112,7 @@ struct request *request_take(struct edge *e);
 void request_give_back(struct request *r);
 
 /* Keeps a copy of the socket open and throws away what still comes, so that the answer just sent is not destroyed by a reset. */
+bool edge_peer_left(const struct connection *c);         /* has the client closed its side? One system call */
 void drain_start(struct edge *e, int fd, uint64_t told); /* told: bytes that the request said would come; 0 = it did not say */
 void drain_sweep(struct edge *e, int64_t now_us, bool all);
 

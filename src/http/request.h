@@ -50,6 +50,8 @@ struct request {
     enum request_state state;
     bool call_pending;
     bool close; /* the connection ends with this answer */
+    bool
+        handing_back; /* the client left before its batch came: the call is now the return of the claims, which nobody cancels */
     bool chunked;
     int64_t started_us; /* request line seen */
     int64_t run_us;     /* handed to the route */

@@ -223,3 +223,17 @@ def test_two_thousand_parked_polls(own_broker):
         assert answer.status == 200
         assert ids(answer.json) == ["t%d" % i]
         client.close()
+
+
+def test_a_poll_whose_client_left_as_the_message_came_gives_it_back(broker, queue):
+    # The poll is not even parked yet; the message must not wait for the end of a dead client's lease.
+    for n in range(20):
+        with broker.raw() as raw:
+            raw.send(("GET /api/v1/pop/queue/%s/partition/p?wait=true&timeout=20000 HTTP/1.1\r\nHost: q\r\n\r\n" % queue).encode())
+            time.sleep(0.001)
+        broker.push_ids(queue, ["m%d" % n], "p")
+        answers = []
+        wait_until(lambda: answers.append(broker.pop(queue, "p")) or answers[-1].status == 200, 3, "the message comes to who is there")
+        message = answers[-1].json["messages"][0]
+        assert message["transactionId"] == "m%d" % n
+        broker.ack(message)
