@@ -446,11 +446,7 @@ static void test_claims_of_a_caller_who_left_go_back(void **state)
     push(r, "q", "a", "1");
     for (int i = 0; i < 3; i++) {
         struct shot *p = pop_start(r, (struct pop_wish){.queue = "q", .lease_ms = 60000, .wait_ms = 5000});
-        assert_true(rig_run(r, is_proposed, p, 1000));
-        assert_false(p->done);
-        broker_cancel(r->broker, &p->call);
-        assert_int_equal(shot_wait(p), CALL_CANCELLED);
-        shot_free(p);
+        cancel_in_flight(p);
     }
     struct shot *p = pop_start(r, (struct pop_wish){.queue = "q", .wait_ms = 5000});
     expect_payload(p, "1");
@@ -509,8 +505,7 @@ static void test_claims_handed_back_wake_the_next_caller(void **state)
     struct shot *gone = poll_start(r, (struct pop_wish){.queue = "q"});
     struct shot *next = poll_start(r, (struct pop_wish){.queue = "q"});
     struct shot *s = push_start(r, "q", "a", "1");
-    assert_true(rig_run(r, is_proposed, gone, 1000));
-    broker_cancel(r->broker, &gone->call);
+    while_in_flight(gone, shot_leave);
     assert_int_equal(shot_wait(gone), CALL_CANCELLED);
     expect_payload(next, "1");
     assert_int_equal(next->call.result.pop.claims[0].attempt, 1);

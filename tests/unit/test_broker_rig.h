@@ -524,14 +524,56 @@ static inline bool is_proposed(void *arg)
     return ((struct shot *)arg)->call.flight != NULL;
 }
 
+struct in_flight {
+    struct shot *s;
+    void (*act)(struct shot *s);
+};
+
+static inline bool in_flight_act(void *arg)
+{
+    struct in_flight *f = arg;
+    if (!is_proposed(f->s)) return false;
+    f->act(f->s);
+    return true;
+}
+
+/* Does something to a call in the very turn in which it went into the log: a moment later the disk may have answered. */
+static inline void while_in_flight(struct shot *s, void (*act)(struct shot *s))
+{
+    struct in_flight f = {.s = s, .act = act};
+    assert_true(rig_run(s->rig, in_flight_act, &f, 1000));
+}
+
+static inline void shot_leave(struct shot *s)
+{
+    assert_false(s->done);
+    broker_cancel(s->rig->broker, &s->call);
+}
+
+static inline void cancel_in_flight(struct shot *s)
+{
+    while_in_flight(s, shot_leave);
+    assert_int_equal(shot_wait(s), CALL_CANCELLED);
+    shot_free(s);
+}
+
+static inline void shot_late(struct shot *s)
+{
+    s->call.late = true;
+}
+
 /* As if the disk had not answered until long after the deadline. */
-static inline void expire_in_flight(struct shot *s)
+static inline void shot_expire(struct shot *s)
 {
     struct broker *b = s->rig->broker;
-    assert_true(rig_run(s->rig, is_proposed, s, 1000));
     s->call.late = true;
     heap_put(&b->deadlines, &s->call.due, 0, s->call.arrival);
     inbox_deadline_fire(&b->deadline_timer);
+}
+
+static inline void expire_in_flight(struct shot *s)
+{
+    while_in_flight(s, shot_expire);
 }
 
 static inline int rig_setup(void **state)

@@ -140,23 +140,28 @@ static void test_next_parks_and_is_handed_a_later_message(void **state)
     assert_int_equal(out_count(r), 1);
 }
 
+enum { ON_THE_WAY = BATCH_CALLS_EAGER + 1 };
+static struct shot *on_the_way[ON_THE_WAY];
+
+static void push_behind(struct shot *s)
+{
+    for (int i = 0; i < ON_THE_WAY; i++) on_the_way[i] = push_start(s->rig, "q", "fresh", "1");
+    assert_int_equal(s->rig->broker->flight_count, 2);
+}
+
 static void test_next_of_a_lane_is_handed_what_was_on_its_way(void **state)
 {
-    enum { N = BATCH_CALLS_EAGER + 1 };
     struct rig *r = *state;
-    struct shot *w[N];
     push(r, "q", "other", "0");
     /* A group nobody knows, that begins with the step. So many pushes are in the log before the step has applied. */
     struct shot *s = next_start(r, (struct pop_wish){.lane = "fresh", .group = "g", .from_new = true, .wait_ms = 20000});
-    assert_true(rig_run(r, is_proposed, s, 1000));
-    for (int i = 0; i < N; i++) w[i] = push_start(r, "q", "fresh", "1");
-    assert_int_equal(r->broker->flight_count, 2);
+    while_in_flight(s, push_behind);
     expect_payload(s, "1");
     assert_int_equal(s->call.result.pop.claims[0].first_offset, 0);
     shot_free(s);
-    for (int i = 0; i < N; i++) {
-        assert_int_equal(shot_wait(w[i]), CALL_OK);
-        shot_free(w[i]);
+    for (int i = 0; i < ON_THE_WAY; i++) {
+        assert_int_equal(shot_wait(on_the_way[i]), CALL_OK);
+        shot_free(on_the_way[i]);
     }
 }
 
@@ -214,9 +219,7 @@ static void test_cancel_of_a_step_in_the_log_hands_its_claims_back(void **state)
     push(r, "q", "a", "1");
     for (int i = 0; i < 3; i++) {
         struct shot *s = next_start(r, (struct pop_wish){.wait_ms = 5000, .lease_ms = 60000});
-        assert_true(rig_run(r, is_proposed, s, 1000));
-        assert_false(s->done);
-        cancel(s);
+        cancel_in_flight(s);
     }
     assert_int_equal(out_count(r), 3);
     expect_untouched(r, "1");
@@ -233,8 +236,7 @@ static void test_cancel_of_a_waiting_next(void **state)
     s = next_park(r, (struct pop_wish){.lease_ms = 60000});
     struct shot *p = push_start(r, "q", "a", "1");
     s->call.flight = NULL;
-    assert_true(rig_run(r, is_proposed, s, 1000));
-    cancel(s);
+    cancel_in_flight(s);
     assert_int_equal(shot_wait(p), CALL_OK);
     shot_free(p);
     assert_int_equal(out_count(r), 2);
@@ -266,8 +268,7 @@ static void test_a_late_step_does_not_wait_for_its_next(void **state)
 {
     struct rig *r = *state;
     struct shot *s = next_start(r, (struct pop_wish){.wait_ms = 20000});
-    assert_true(rig_run(r, is_proposed, s, 1000));
-    s->call.late = true; /* its deadline passed while it was in the log */
+    while_in_flight(s, shot_late); /* its deadline passed while it was in the log */
     int64_t began_us = clock_mono_us();
     assert_int_equal(shot_wait(s), CALL_EMPTY);
     assert_true(s->done_us - began_us < 5000000);
