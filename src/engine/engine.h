@@ -431,8 +431,6 @@ bool engine_group_subscription(struct engine *e, uint32_t group, uint8_t *mode, 
 bool engine_message_at(struct engine *e, uint32_t partition, uint64_t offset, struct delivery_piece *out);
 bool engine_message_find(struct engine *e, struct uuid tenant, uint32_t partition, struct slice transaction, uint64_t from,
                          uint64_t *offset);
-/* Does a dead letter of any group hold this offset? O(dead letters of the broker). */
-bool engine_dead_letter_at(struct engine *e, uint32_t partition, uint64_t offset);
 
 /* ---- lanes one by one, for listings over many of them ---- */
 

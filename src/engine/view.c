@@ -285,14 +285,6 @@ bool engine_dead_letter_get(struct engine *e, struct uuid tenant, struct uuid id
     return true;
 }
 
-bool engine_dead_letter_at(struct engine *e, uint32_t partition, uint64_t offset)
-{
-    for (uint32_t i = 0; i < e->dead_letter_count; i++) {
-        if (e->dead_letters[i].partition == partition && e->dead_letters[i].offset == offset) return true;
-    }
-    return false;
-}
-
 /* ---- groups and messages -------------------------------------------------------------------------------------------- */
 
 static void cursor_show(struct engine *e, const struct partition *p, uint32_t at, struct engine_now now,

@@ -20,7 +20,7 @@ void kv_answer_refusal(struct request *r, const struct ops_refusal *why)
     buf_byte(&r->out, '}');
 }
 
-static void answer_failure(struct request *r, uint32_t status, const char *error, const char *reason, const char *detail)
+void ops_answer_failure(struct request *r, uint32_t status, const char *error, const char *reason, const char *detail)
 {
     struct ops_refusal why = {.status = status, .error = error, .reason = reason};
     must(strlen(detail) < sizeof why.detail);
@@ -29,36 +29,46 @@ static void answer_failure(struct request *r, uint32_t status, const char *error
     if (status == 503) r->retry_after_s = 1;
 }
 
-bool kv_answer_outcome(struct request *r)
+bool ops_answer_outcome(struct request *r, const struct ops_family *f)
 {
     switch (r->call.outcome) {
     case CALL_OK:
         return true;
     case CALL_OVERLOADED:
-        answer_failure(r, 429, "overloaded", NULL, "the broker has more work than it admits: try again later");
+        ops_answer_failure(r, 429, "overloaded", NULL, "the broker has more work than it admits: try again later");
         r->retry_after_s = r->call.retry_after_s == 0 ? 1 : r->call.retry_after_s;
         return false;
     case CALL_STORAGE_FULL:
-        answer_failure(r, 507, "storage_full", NULL, "the disk is above its high-water mark");
+        ops_answer_failure(r, 507, "storage_full", NULL, "the disk is above its high-water mark");
         return false;
     case CALL_TIMEOUT:
-        answer_failure(r, 503, "kv_unavailable", "kv_timeout", "the deadline passed: a write may still happen");
+        ops_answer_failure(r, 503, f->unavailable, f->timeout, "the deadline passed: a write may still happen");
         return false;
     case CALL_NO_LEADER:
-        answer_failure(r, 503, "kv_unavailable", "kv_no_leader", "the broker is starting or stopping");
+        ops_answer_failure(r, 503, f->unavailable, f->no_leader, "the broker is starting or stopping");
         return false;
     case CALL_UNKNOWN:
-        answer_failure(r, 503, "kv_unavailable", "kv_retry", "the outcome is not known: a write may have happened");
+        ops_answer_failure(r, 503, f->unavailable, f->retry, "the outcome is not known: a write may have happened");
         return false;
     case CALL_CANCELLED: /* only after the client left, and then nobody asks; said anyway so that no request stays unanswered */
-        answer_failure(r, 503, "kv_unavailable", "kv_retry", "the request was given up");
+        ops_answer_failure(r, 503, f->unavailable, f->retry, "the request was given up");
         return false;
     case CALL_EMPTY: /* of pops */
     case CALL_DAMAGED:
         break;
     }
-    answer_failure(r, 500, "kv_error", NULL, "the broker failed: see its log");
+    ops_answer_failure(r, 500, f->error, NULL, "the broker failed: see its log");
     return false;
+}
+
+bool kv_answer_outcome(struct request *r)
+{
+    static const struct ops_family kv = {.unavailable = "kv_unavailable",
+                                         .timeout = "kv_timeout",
+                                         .no_leader = "kv_no_leader",
+                                         .retry = "kv_retry",
+                                         .error = "kv_error"};
+    return ops_answer_outcome(r, &kv);
 }
 
 bool kv_answer_rate(struct request *r, bool writes)
@@ -66,7 +76,7 @@ bool kv_answer_rate(struct request *r, bool writes)
     uint32_t wait_s = kv_rates_take(r->http->kv_rates, r->tenant, writes ? KV_RATE_WRITE : KV_RATE_READ, r->run_us);
     if (wait_s == 0) return true;
     if (!writes) counter_add(&edge_metrics_of(r->edge)->kv_reads_limited, 1);
-    answer_failure(r, 429, "rate_limited", NULL, writes ? "too many write calls" : "too many read calls");
+    ops_answer_failure(r, 429, "rate_limited", NULL, writes ? "too many write calls" : "too many read calls");
     r->retry_after_s = wait_s;
     return false;
 }

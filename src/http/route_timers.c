@@ -29,51 +29,20 @@ enum { LIST_LIMIT_DEFAULT = 100, LIST_LIMIT_MAX = 1000, LIST_BYTES_MAX = 32 << 2
 
 /* ---- refusals ----------------------------------------------------------------------------------------------------- */
 
-static void answer_failure(struct request *r, uint32_t status, const char *error, const char *reason, const char *detail)
-{
-    struct ops_refusal why = {.status = status, .error = error, .reason = reason};
-    must(strlen(detail) < sizeof why.detail);
-    memcpy(why.detail, detail, strlen(detail) + 1);
-    kv_answer_refusal(r, &why);
-    if (status == 503) r->retry_after_s = 1;
-}
-
 static void answer_bad(struct request *r, const char *reason, const char *detail)
 {
-    answer_failure(r, 400, "timers_bad_request", reason, detail);
+    ops_answer_failure(r, 400, "timers_bad_request", reason, detail);
 }
 
 /* True when the call has a result. */
 static bool outcome_good(struct request *r)
 {
-    switch (r->call.outcome) {
-    case CALL_OK:
-        return true;
-    case CALL_OVERLOADED:
-        answer_failure(r, 429, "overloaded", NULL, "the broker has more work than it admits: try again later");
-        r->retry_after_s = r->call.retry_after_s == 0 ? 1 : r->call.retry_after_s;
-        return false;
-    case CALL_STORAGE_FULL:
-        answer_failure(r, 507, "storage_full", NULL, "the disk is above its high-water mark");
-        return false;
-    case CALL_TIMEOUT:
-        answer_failure(r, 503, "timers_unavailable", "timers_timeout", "the deadline passed: a write may still happen");
-        return false;
-    case CALL_NO_LEADER:
-        answer_failure(r, 503, "timers_unavailable", "no_leader", "the broker is starting or stopping");
-        return false;
-    case CALL_UNKNOWN:
-        answer_failure(r, 503, "timers_unavailable", "timers_retry", "the outcome is not known: a write may have happened");
-        return false;
-    case CALL_CANCELLED: /* only after the client left, and then nobody asks; said anyway so that no request stays unanswered */
-        answer_failure(r, 503, "timers_unavailable", "timers_retry", "the request was given up");
-        return false;
-    case CALL_EMPTY: /* of pops */
-    case CALL_DAMAGED:
-        break;
-    }
-    answer_failure(r, 500, "timers_error", NULL, "the broker failed: see its log");
-    return false;
+    static const struct ops_family timers = {.unavailable = "timers_unavailable",
+                                             .timeout = "timers_timeout",
+                                             .no_leader = "no_leader",
+                                             .retry = "timers_retry",
+                                             .error = "timers_error"};
+    return ops_answer_outcome(r, &timers);
 }
 
 /* The names of a path, which were only decoded. */
@@ -85,7 +54,7 @@ static bool path_names_good(struct request *r, bool with_key)
     } else if (name_has_control(p[0]) || (with_key && name_has_control(p[1]))) {
         answer_bad(r, "timers_bad_op", "a name in the path has a control character");
     } else if (!name_fits(p[0], slice_make("", 0), slice_make("", 0)) || (with_key && p[1].len > TIMER_KEY_BYTES_MAX)) {
-        answer_failure(r, 413, "payload_too_large", "name_too_long", "a queue may have 411 bytes, a timerKey 512");
+        ops_answer_failure(r, 413, "payload_too_large", "name_too_long", "a queue may have 411 bytes, a timerKey 512");
     } else {
         return true;
     }
