@@ -24,6 +24,7 @@ queen_find(microhttpd microhttpd.h microhttpd)
 queen_find(simdjson simdjson.h simdjson)
 queen_find(xxhash xxhash.h xxhash)
 queen_find(crypto openssl/evp.h crypto)
+queen_find(tls openssl/ssl.h ssl crypto)
 queen_find(zstd zstd.h zstd)
 
 # `struct raft` is allocated by us, so header and library must be one version; and

@@ -268,11 +268,14 @@ static bool hook_run(struct loop_hook *h);
 static bool late_hook_run(struct loop_hook *h);
 static void stop_fire(struct loop_timer *t);
 
-struct broker *broker_open(const struct config *config, struct loop *group_loop, int *exit_code, struct buf *error)
+struct broker *broker_open(const struct config *config, const struct broker_place *place, struct loop *group_loop,
+                           int *exit_code, struct buf *error)
 {
     struct broker *b = calloc(1, sizeof *b);
     must(b != NULL);
     b->config = *config;
+    b->place = *place;
+    snprintf(b->config.dir, sizeof b->config.dir, "%s", place->dir); /* of the group, from here on */
     b->loop = group_loop;
     b->lock_fd = -1;
     b->hook.run = hook_run;
@@ -463,6 +466,11 @@ void broker_health(const struct broker *b, struct broker_health *out)
 static void due_skip(void *ctx, struct uuid tenant, struct slice queue, struct slice partition)
 {
     (void)ctx, (void)tenant, (void)queue, (void)partition; /* they are only counted */
+}
+
+struct replica *broker_replica(struct broker *b)
+{
+    return b->replica;
 }
 
 void broker_metrics(struct broker *b, struct broker_metrics *out)

@@ -36,6 +36,12 @@
  * allocates elsewhere than in `arena`, which grows until the call is done. Too many of them (PARKED_POLLS_MAX callers that wait, reads
  * and polls together): CALL_OVERLOADED. Leadership lost: CALL_NO_LEADER.
  *
+ * Several nodes. Any node takes any call; the group's leader puts it into the log, and the node it came to answers it when it applies
+ * that entry itself, from its own state and its own copy of the bytes (forward.c). A change of leader moves no answer: a call is
+ * proposed again only when it is certain that it is in no entry. Reads are linearizable: they run once a majority has
+ * confirmed the leader after they arrived, and this node has applied what was committed by then. While no leader is known, calls are
+ * held LEADER_WAIT_US, then CALL_NO_LEADER.
+ *
  * Ownership: the caller owns struct call, its arena and what `command` points to, and leaves them alone from submit to done. */
 #ifndef QUEEN_BROKER_BROKER_H
 #define QUEEN_BROKER_BROKER_H
@@ -45,6 +51,8 @@
 #include "broker/config.h"
 #include "engine/engine.h"
 #include "log/log.h"
+#include "net/net.h"
+#include "replica/replica.h"
 
 struct broker;
 
@@ -107,6 +115,9 @@ struct call {
     bool late;                                 /* its time is up. `read` may look: it can not wait any more */
     bool gone, registers;
     uint32_t lanes, slot;
+    struct remote *remote;    /* the leader's side of a call that another node took */
+    uint64_t sequence, fence; /* of a forwarded call */
+    uint64_t read_index;      /* of a read: the entry to be applied first */
     struct call *next, *previous;
     struct call_list *list;
     struct heap_node due;
@@ -119,9 +130,24 @@ struct call {
     int64_t queued_us;
 };
 
-/* Opens everything under config->dir. exit_code: 2 data unusable, 3 I/O (conventions of `queen serve`); `error` says it in one line.
+/* The group's place among the nodes. */
+struct broker_place {
+    const char *dir; /* of the group */
+    uint32_t group;
+    struct net *net; /* NULL: this node is alone */
+    struct uuid cluster;
+    uint64_t node; /* 0: whatever the directory says */
+    const struct replica_member *members;
+    uint32_t member_count;
+    bool join;
+    void *ctx;
+    void (*again)(void *ctx); /* any thread: a state was fetched, the process must start anew */
+};
+
+/* Opens everything under place->dir. exit_code: 2 data unusable, 3 I/O (conventions of `queen serve`); `error` says it in one line.
  * `group_loop` runs the group; edge loops are the callers' homes. Ready when broker_ready. */
-struct broker *broker_open(const struct config *config, struct loop *group_loop, int *exit_code, struct buf *error);
+struct broker *broker_open(const struct config *config, const struct broker_place *place, struct loop *group_loop,
+                           int *exit_code, struct buf *error);
 /* Graceful stop, on the group loop: parked pops get their empty answer, proposed calls are waited for (bounded), the state is cut
  * and flushed; then `stopped` runs. */
 void broker_stop(struct broker *b, void (*stopped)(void *ctx), void *ctx);
@@ -149,10 +175,14 @@ void broker_admit_return(struct broker *b, size_t bytes);
 bool broker_ready(const struct broker *b);        /* any thread */
 bool broker_storage_full(const struct broker *b); /* any thread */
 
+/* ready: a leader is known and this node has applied what it should have (QUEEN_RAFT_READY_LAG_*), and heard of a majority lately. */
 struct broker_health {
     bool ready, leader, storage_ready;
     const char *role;
     uint64_t term, applied, commit;
+    uint64_t leader_id;    /* 0 = none known */
+    int64_t lag_us;        /* age of the last applied entry while more than the allowed entries behind; 0 = up to date */
+    int64_t quorum_age_us; /* since a majority was heard of (leader), or the leader (others); -1 = never */
 };
 void broker_health(const struct broker *b, struct broker_health *out); /* any thread */
 
@@ -176,6 +206,9 @@ struct broker_metrics {
     bool storage_full;
 };
 void broker_metrics(struct broker *b, struct broker_metrics *out);
+
+/* On the group's loop: members, progress and changes (replica.h). */
+struct replica *broker_replica(struct broker *b);
 
 /* How old the messages of a queue (by its number) were that were delivered in the last minute or two. Where broker_metrics may be
  * called. False: none were. O(1). */

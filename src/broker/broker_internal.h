@@ -234,6 +234,7 @@ struct disk_guard {
 
 struct broker {
     struct config config;
+    struct broker_place place;
     struct loop *loop;
     struct engine *engine;
     struct store *store;

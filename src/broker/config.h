@@ -7,8 +7,41 @@
 #define QUEEN_BROKER_CONFIG_H
 
 #include "base/buf.h"
+#include "base/uuid.h"
+
+enum { CONFIG_PEERS_MAX = 9, CONFIG_GROUPS_MAX = 64, CONFIG_TENANTS_MAX = 1024 };
+
+/* One of QUEEN_RAFT_PEERS: id=raft_host:port/http_host:port */
+struct config_peer {
+    uint64_t id;
+    char raft_host[256], http[264];
+    uint16_t raft_port;
+};
+
+struct config_tenant {
+    struct uuid tenant;
+    uint32_t group;
+};
 
 struct config {
+    /* The cluster. No peers and not `join`: this node is alone, and none of it counts but the groups. */
+    struct config_peer peers[CONFIG_PEERS_MAX]; /* QUEEN_RAFT_PEERS, by id; this node among them */
+    uint32_t peer_count;
+    uint64_t node_id;    /* QUEEN_RAFT_NODE_ID, a number or `ordinal`; 0 = not given */
+    bool join;           /* QUEEN_RAFT_JOIN: start empty and wait to be added */
+    char raft_host[256]; /* QUEEN_RAFT_LISTEN, host:port; default 0.0.0.0 and the own port of QUEEN_RAFT_PEERS */
+    uint16_t raft_port;
+    char advertise_raft[264], advertise_http[264]; /* QUEEN_RAFT_ADVERTISE, raft/http of this node; default: as in the peers */
+    char token[512]; /* QUEEN_RAFT_TOKEN, or the content of QUEEN_RAFT_TOKEN_FILE: the cluster's secret, never printed */
+    char tls_cert[4096], tls_key[4096], tls_ca[4096]; /* QUEEN_RAFT_TLS_CERT, _KEY, _CA: all or none */
+    uint32_t election_ms, heartbeat_ms; /* QUEEN_RAFT_PROFILE lan (300/50, default) or wan (1000/100); QUEEN_RAFT_ELECTION_MS */
+    uint64_t keep_bytes;                /* QUEEN_RAFT_KEEP_BYTES, 256 MiB: log kept for followers that come back */
+    uint32_t promote_max_lag;           /* QUEEN_RAFT_PROMOTE_MAX_LAG, 1000 entries */
+    uint32_t ready_lag_ms, ready_lag_entries, ready_quorum_ms; /* QUEEN_RAFT_READY_*: 2000, 1000, 5000 */
+    uint32_t leader_wait_ms; /* QUEEN_RAFT_LEADER_WAIT_MS, 8000: how long calls are held while no leader is known */
+    uint32_t groups;         /* QUEEN_RAFT_GROUPS, 1 */
+    struct config_tenant tenants[CONFIG_TENANTS_MAX]; /* QUEEN_TENANT_GROUPS: <tenant>=<group>,... */
+    uint32_t tenant_count;
     char dir[4096];                /* --data, QUEEN_RAFT_DIR; default ./data */
     char host[256];                /* HOST, QUEEN_BIND_ADDR; default 127.0.0.1 while there is no authentication */
     uint16_t port;                 /* --port, PORT; 6632; 0 = any, printed */

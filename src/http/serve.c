@@ -227,7 +227,8 @@ static int serve_run(struct serve *s, struct buf *error)
     if (s->loop == NULL || !signals_open(s) || !edges_make(s)) return fail(3, "cannot make an event loop", NULL);
     s->listener = listener_open(&s->http, s->edges[0].loop, error);
     if (s->listener == NULL) return fail(1, "", error);
-    s->http.broker = broker_open(&s->config, s->loop, &exit_code, error);
+    struct broker_place place = {.dir = s->config.dir};
+    s->http.broker = broker_open(&s->config, &place, s->loop, &exit_code, error);
     if (s->http.broker == NULL) return fail(exit_code, "", error);
     if (!s->edges[0].has_thread) edge_behind_broker(s->edges[0].edge);
     listener_accept(s->listener);

@@ -26,6 +26,7 @@
 
 #include "base/buf.h"
 #include "base/loop.h"
+#include "base/uuid.h"
 #include "log/log.h"
 
 struct replica;
@@ -38,6 +39,15 @@ struct replica_options {
     uint64_t segment_bytes, cache_bytes_max;
     int64_t cache_age_us;
     uint64_t node_id; /* 0: whatever the directory says, 1 in a new one. A directory of another node is refused */
+    /* The first configuration of a new directory. No members and not `join`: this node alone. With `join` a new node has none: it
+     * waits until a leader adds it. The same list on every node gives the same first entry, wherever it is in the list. */
+    const struct replica_member *members;
+    uint32_t member_count;
+    bool join;
+    struct uuid cluster;                /* of a new directory; all zero: minted. Another one in an old directory is refused */
+    uint32_t election_ms, heartbeat_ms; /* 0: 1000 and 100 */
+    uint64_t window_bytes;              /* of entries sent to a follower and not acknowledged; 0 = 32 MiB */
+    uint64_t keep_bytes;                /* of log kept behind the stored state for followers that come back; 0 = none */
     /* What the store holds: everything up to applied_index (of term applied_term) is in it; records after it begin at or after
      * applied_pos in the log. All 0 for a new node. */
     uint64_t applied_index, applied_term, applied_pos;
@@ -46,6 +56,14 @@ struct replica_options {
     void (*applied_batch)(void *ctx);                /* after a run of apply calls (end of a turn's commits) */
     void (*role)(void *ctx, enum replica_role role); /* on change; REPLICA_LEADER only when all recovered entries are applied */
     void (*lost)(void *ctx);
+    /* With more than one member. A frame to a peer's replica of this group: it may be lost, not changed nor overtaken. Copied before it
+     * returns. `vital` ones are small. false: it was dropped here. */
+    bool (*send)(void *ctx, uint64_t peer, bool vital, const struct slice *parts, uint32_t count);
+    void (*leader)(void *ctx, uint64_t leader, uint64_t term); /* on change of either; leader 0: none is known */
+    /* The leader no longer has the entries we lack: the state up to `index` or later must be fetched from it, and this replica be
+     * closed and opened anew on it. Called again every so often while that is so. */
+    void (*snapshot_wanted)(void *ctx, uint64_t leader, uint64_t index);
+    void (*members_changed)(void *ctx); /* a configuration came into force; replica_members has it */
     void (*failed)(void *ctx, const char *what);
 };
 
@@ -61,6 +79,72 @@ char *replica_reserve(struct replica *r, size_t bytes_max);
 /* Submits the reserved body as one entry. Returns its index, or 0 when not leader: then the body is forgotten. term of it:
  * replica_term. Below 1 us besides what the log costs. Allowed inside apply. */
 uint64_t replica_submit(struct replica *r, size_t bytes);
+
+/* A frame of a peer's replica (options.send there), and the news that a large one is coming in. Bad bytes are dropped with a warning. */
+void replica_receive(struct replica *r, uint64_t peer, struct slice frame);
+void replica_receiving(struct replica *r, uint64_t peer);
+
+uint64_t replica_leader(const struct replica *r); /* 0 = none known */
+
+/* Is what the leader has applied now the newest state there is? `done` runs once (maybe inside): ok with the index that must be applied
+ * before the question can be answered, when a majority has confirmed this leader after the call; not ok when it is not the leader
+ * or stopped being it. Questions asked while a round is under way share the next one. One voter: at once. */
+struct replica_confirm {
+    struct replica_confirm *next;
+    void (*done)(struct replica_confirm *c, bool ok, uint64_t index);
+    uint64_t round; /* the replica's own */
+};
+void replica_confirm(struct replica *r, struct replica_confirm *c);
+
+/* ---- members */
+
+enum replica_member_role { REPLICA_VOTER, REPLICA_LEARNER };
+enum { REPLICA_MEMBERS_MAX = 9, REPLICA_ADDRESS_BYTES = 600 };
+
+struct replica_member {
+    uint64_t id;
+    enum replica_member_role role;
+    char address[REPLICA_ADDRESS_BYTES]; /* the caller's text: "raft host:port/http host:port" */
+};
+
+struct replica_members {
+    uint64_t index; /* of the entry that made it */
+    bool committed; /* no change is under way */
+    uint32_t count;
+    struct replica_member at[REPLICA_MEMBERS_MAX];
+};
+void replica_members(const struct replica *r, struct replica_members *out); /* by id; count 0: waits to be added */
+bool replica_votes(const struct replica *r);                                /* this node is a voter */
+
+struct replica_progress {
+    uint64_t match;       /* the highest entry known to be stored there */
+    int64_t heard_age_us; /* since its last answer; -1 = none since this node leads */
+    bool snapshot;        /* lacks entries the log no longer has */
+};
+bool replica_progress(const struct replica *r, uint64_t id, struct replica_progress *out); /* leader only: false */
+
+/* Leader: asks for a change. The outcome comes as members_changed once it is committed. */
+enum replica_change { REPLICA_ADD_LEARNER, REPLICA_PROMOTE, REPLICA_REMOVE, REPLICA_READDRESS };
+enum replica_change_status {
+    REPLICA_CHANGE_BEGUN,
+    REPLICA_CHANGE_NOTHING, /* it is so already */
+    REPLICA_CHANGE_NOT_LEADER,
+    REPLICA_CHANGE_IN_FLIGHT, /* another one is not committed yet */
+    REPLICA_CHANGE_NOT_A_MEMBER,
+    REPLICA_CHANGE_LAST_VOTER,
+    REPLICA_CHANGE_FULL, /* REPLICA_MEMBERS_MAX */
+};
+enum replica_change_status replica_change(struct replica *r, enum replica_change what, const struct replica_member *m);
+
+/* Hands leadership to `to` (0: the voter that has most of the log). true: begun; `role` tells when it is done, it is given up after an
+ * election timeout. While it lasts replica_submit refuses. */
+bool replica_transfer(struct replica *r, uint64_t to);
+
+/* Keeps entries from `index` on in the log, whatever replica_stored says, until unpinned: somebody fetches the state at index. */
+void replica_pin(struct replica *r, uint64_t index);
+void replica_unpin(struct replica *r);
+/* The configuration that holds at the stored state, encoded: for a fetched state's DATA/configuration (its file's whole content). */
+void replica_configuration_file(const struct replica *r, struct buf *out);
 
 uint64_t replica_term(const struct replica *r);
 enum replica_role replica_role(const struct replica *r);

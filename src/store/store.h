@@ -70,6 +70,10 @@ size_t store_batch_bytes(const struct store_batch *b);
  * (only if flush was asked). Either may be NULL. */
 void store_submit(struct store *s, struct store_batch *b, struct store_mark mark, bool flush, void *ctx,
                   void (*written)(void *ctx, struct store_mark mark), void (*flushed)(void *ctx, struct store_mark mark));
+/* A consistent copy of the store as it is durable now (flushed first), in a new directory `dir` on the same file system: hard links
+ * where it can. Runs on the store thread; `done` on the loop, with the mark it is a state of; `error` is NULL or a sentence. */
+void store_checkpoint(struct store *s, const char *dir, void *ctx,
+                      void (*done)(void *ctx, struct store_mark mark, const char *error));
 bool store_busy(const struct store *s); /* a submitted batch is not written yet */
 
 struct store_stats {

@@ -103,7 +103,8 @@ static inline int rig_open_only(struct rig *r, struct buf *error)
     must(r->loop != NULL);
     r->stopped = false;
     memset(&r->timeout, 0, sizeof r->timeout);
-    r->broker = broker_open(&r->config, r->loop, &code, error);
+    struct broker_place place = {.dir = r->config.dir};
+    r->broker = broker_open(&r->config, &place, r->loop, &code, error);
     if (r->broker == NULL) {
         loop_free(r->loop);
         r->loop = NULL;

@@ -1,0 +1,103 @@
+/* Frames between the nodes of a cluster.
+ *
+ *   node A  --A's connection: A's frames-->  node B      each node dials every peer and sends on the connection it dialled;
+ *   node A  <--B's connection: B's frames--  node B      what it receives comes on the connection the peer dialled
+ *
+ * A frame {channel, kind, bytes} arrives whole and in order, or not at all: what is sent while a peer is not connected, or beyond
+ * the backlog limit, is dropped, and what was under way when a connection broke is lost. After a break the receiver never sees
+ * frames of the old connection again: a new authenticated connection of a peer takes the old one's place.
+ *
+ * One net serves all raft groups of the node: `channel` is the group's number. Its sockets live on one loop; a channel may live on
+ * another loop (its thread): frames are then handed over in order, one task a batch.
+ *
+ * Authentication is mutual, with the cluster's secret, and a connection's frames cannot be forged or reordered: hello with nonces and
+ * identities, HMAC-SHA256 of both over the secret, a key for each connection derived from both nonces, a tag on every frame (AES-GMAC
+ * with a counter). With a certificate it runs inside TLS besides. No secret: net_open refuses.
+ *
+ * Large frames travel in pieces; `receiving` tells while one is coming in, so that its sender is known to be alive. The receiver
+ * accepts at most NET_FRAME_BYTES_MAX, and takes memory as bytes arrive, not as announced.
+ *
+ * Threads: net_send, net_backlog, net_connected from any thread that owns a channel; the rest on the net's loop. */
+#ifndef QUEEN_NET_NET_H
+#define QUEEN_NET_NET_H
+
+#include "base/buf.h"
+#include "base/loop.h"
+#include "base/slice.h"
+#include "base/uuid.h"
+
+struct net;
+
+enum {
+    NET_FRAME_BYTES_MAX = 160 << 20, /* a whole frame */
+    NET_BACKLOG_BYTES_MAX =
+        64 << 20,              /* unsent bytes to one peer: above, net_send drops (frames marked NET_VITAL up to twice that) */
+    NET_CHANNEL_NODE = 0xffff, /* not a group's: node to node */
+    NET_PEERS_MAX = 16,
+};
+
+/* Who a node is, told in the hello and checked by `meet`. */
+struct net_self {
+    struct uuid cluster; /* all zero: not known yet (a node that waits to be added); it takes the peer's */
+    uint64_t node;
+    struct uuid disk; /* made when the data directory was created */
+    uint64_t starts;  /* of this directory, counted durably */
+    uint64_t version; /* highest format this program reads */
+};
+
+struct net_options {
+    struct loop *loop;
+    struct net_self self;
+    const char *secret;                      /* QUEEN_RAFT_TOKEN; at least 16 bytes */
+    const char *listen_host;                 /* numeric or a name; */
+    uint16_t listen_port;                    /* 0 = any: net_port */
+    const char *tls_cert, *tls_key, *tls_ca; /* paths of PEM files, all or none */
+    void *ctx;
+    /* A peer has proved that it knows the secret. NULL lets it in; a text refuses it, and it is told that text. */
+    const char *(*meet)(void *ctx, const struct net_self *peer);
+    /* A peer refused us with its text (at most once a second a peer). */
+    void (*refused)(void *ctx, uint64_t peer, const char *why);
+};
+
+struct net *net_open(const struct net_options *o, struct buf *error); /* NULL: error says why (secret, certificate, port) */
+void net_close(struct net *n);                                        /* the loop must not run again after it */
+uint16_t net_port(const struct net *n);
+void net_self_cluster(struct net *n, struct uuid cluster); /* a waiting node learned it */
+
+/* A peer to dial, or its new address; it is dialled again and again with growing pauses (20 ms to 1 s). The name is looked up at each
+ * try, off the loop. */
+void net_peer_set(struct net *n, uint64_t peer, const char *host, uint16_t port);
+void net_peer_remove(struct net *n, uint64_t peer); /* closes both its connections */
+
+enum net_link { NET_LINK_OUT = 1, NET_LINK_IN = 2 }; /* ours to it; its to us */
+
+struct net_channel {
+    void *ctx;
+    struct loop *loop;
+    /* On that loop. `frame` lives until the call returns. */
+    void (*frame)(void *ctx, uint64_t peer, uint8_t kind, struct slice frame);
+    /* A connection came up (authenticated) or broke; in order with the frames. */
+    void (*link)(void *ctx, uint64_t peer, enum net_link which, bool up);
+    void (*receiving)(void *ctx, uint64_t peer); /* part of a large frame of this channel came in; at most every 10 ms */
+};
+/* Before the loop runs, or for new channels later. The struct is copied. */
+void net_attach(struct net *n, uint16_t channel, const struct net_channel *c);
+/* No frame is delivered to it any more once `detached` has run on the net's loop. */
+void net_detach(struct net *n, uint16_t channel);
+
+enum net_flags { NET_VITAL = 1 }; /* small and worth more than bulk: dropped later */
+
+/* The parts, joined, as one frame. The bytes are copied before it returns. false: dropped. */
+bool net_send(struct net *n, uint64_t peer, uint16_t channel, uint8_t kind, uint32_t flags, const struct slice *parts,
+              uint32_t count);
+bool net_connected(const struct net *n, uint64_t peer); /* ours to it is up */
+uint64_t net_backlog(const struct net *n, uint64_t peer);
+
+struct net_peer_stats {
+    uint64_t peer, sent_frames, sent_bytes, received_frames, received_bytes, dropped_frames, connects, backlog_bytes;
+    bool out_up, in_up;
+    int64_t heard_us; /* clock_mono_us of the last byte from it; 0 = never */
+};
+uint32_t net_stats(const struct net *n, struct net_peer_stats *out, uint32_t max); /* how many were written. Any thread */
+
+#endif
