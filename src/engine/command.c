@@ -15,6 +15,7 @@ void entry_head_write(char out[ENTRY_HEAD_BYTES], const struct entry_head *h)
     memcpy(out + 16, &h->wall_us, 8);
     memcpy(out + 24, &h->clock_id, 8);
     memcpy(out + 32, &h->clock_us, 8);
+    memcpy(out + 40, &h->origins_at, 4);
 }
 
 bool entry_head_read(struct slice entry, struct entry_head *out)
@@ -28,6 +29,7 @@ bool entry_head_read(struct slice entry, struct entry_head *out)
     memcpy(&out->wall_us, entry.at + 16, 8);
     memcpy(&out->clock_id, entry.at + 24, 8);
     memcpy(&out->clock_us, entry.at + 32, 8);
+    memcpy(&out->origins_at, entry.at + 40, 4);
     return true;
 }
 

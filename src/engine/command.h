@@ -5,7 +5,7 @@
  *   entry head (48 bytes)
  *   +---------+---------+----------+----------+---------------+---------------+
  *   | magic   | count   | log_us   | wall_us  | clock_id      | clock_us      |   magic = "QEN1"; u32 u32 i64 i64 u64 i64
- *   +---------+---------+----------+----------+---------------+---------------+   + 8 bytes reserved (0)
+ *   +---------+---------+----------+----------+---------------+---------------+   + u32 origins_at, u32 reserved (0)
  *   command: u32 bytes (head included, multiple of 8), u8 kind, u8 flags, u16 reserved(0), then fields by kind, zero padded
  *
  *   log_us    leader's time for leases: goes on with its monotonic clock from the last entry's value, never back
@@ -13,6 +13,7 @@
  *             number i is wall_us + i, so no two commands of a log share a time
  *   clock_id, clock_us   boot id and monotonic time of the leader when it stamped the entry: only for going on with log_us
  *             after a restart on the same boot; the engine does not read them
+ *   origins_at  where in the entry the ORIGINS command is; 0 = there is none
  *
  * PUSH
  *   tenant[16], u32 group_count, u32 0, then groups, each 8-byte aligned:
@@ -58,7 +59,9 @@ enum command_kind {
     COMMAND_SUBSCRIPTION,
     COMMAND_LETTERS_DELETE,
     COMMAND_LETTER_MOVE,
-    COMMAND_TRIM, /* retention: messages at the front of lanes go */
+    COMMAND_TRIM,    /* retention: messages at the front of lanes go */
+    COMMAND_ORIGINS, /* which node, and which call there, waits for a command of this entry: the last one of its entry */
+    COMMAND_DIGEST,  /* what the leader's state was after an earlier entry: a node whose own differs stops */
 };
 
 enum { ENTRY_MAGIC = 0x314e4551, ENTRY_HEAD_BYTES = 48, COMMAND_HEAD_BYTES = 8 };
@@ -68,6 +71,7 @@ struct entry_head {
     int64_t log_us, wall_us;
     uint64_t clock_id;
     int64_t clock_us;
+    uint32_t origins_at;
 };
 
 void entry_head_write(char out[ENTRY_HEAD_BYTES], const struct entry_head *h);
@@ -456,6 +460,24 @@ void trim_item_read(const struct trim_command *t, uint32_t i, struct trim_item *
 
 void claim_return_encode(struct buf *out, struct uuid lease);
 bool claim_return_decode(const struct command *c, struct uuid *lease);
+
+/* ORIGINS: calls that other nodes took and sent to the leader. `sequence` is the origin's own number of its call. */
+struct origin {
+    uint64_t sequence;
+    uint32_t slot, node;
+};
+enum { ORIGIN_BYTES = 16 };
+struct origins_command {
+    const char *origins;
+    uint32_t count;
+};
+void origins_encode(struct buf *out, const struct origin *origins, uint32_t count);
+bool origins_decode(const struct command *c, struct origins_command *out);
+void origin_read(const struct origins_command *o, uint32_t i, struct origin *out);
+bool origins_of_entry(struct slice entry, struct origins_command *out); /* false: it has none */
+
+void digest_encode(struct buf *out, uint64_t index, uint64_t digest);
+bool digest_decode(const struct command *c, uint64_t *index, uint64_t *digest);
 
 void init_encode(struct buf *out, uint64_t id_seed);
 bool init_decode(const struct command *c, uint64_t *id_seed);

@@ -270,6 +270,9 @@ static bool command_apply(struct engine *e, const struct command *c, uint64_t wh
         return letter_move_apply(e, c, where, arena, r);
     case COMMAND_TRIM:
         return trim_apply(e, c, r);
+    case COMMAND_ORIGINS: /* for those who answer */
+    case COMMAND_DIGEST:  /* looked at before */
+        return true;
     case COMMAND_POSITIONS:
         break; /* a part of a step only */
     }
@@ -292,12 +295,20 @@ const char *engine_apply(struct engine *e, uint64_t index, uint64_t where, struc
             refused = "a command that is cut short";
             break;
         }
+        uint64_t other_index, other;
+        if (c.kind == COMMAND_DIGEST && digest_decode(&c, &other_index, &other) && !digest_check(e, other_index, other)) {
+            refused = "the state here is not the leader's: the digests differ";
+            break;
+        }
         struct arena *arena = sink != NULL && sink->arena != NULL ? sink->arena(sink->ctx, i) : NULL;
         struct engine_result r = {.kind = c.kind};
         e->wall_us = head.wall_us + i;
         if (!command_apply(e, &c, where + (uint64_t)(c.all.at - entry.at), arena == NULL ? &scrap : arena, &r)) {
             refused = "a malformed command";
-        } else if (sink != NULL && sink->result != NULL) {
+            break;
+        }
+        digest_result(e, &r);
+        if (sink != NULL && sink->result != NULL) {
             sink->result(sink->ctx, i, &r);
         }
         if (arena == NULL) arena_reset(&scrap);
@@ -306,5 +317,6 @@ const char *engine_apply(struct engine *e, uint64_t index, uint64_t where, struc
     e->sink = NULL;
     e->applied_index = index;
     e->last_head = head;
+    digest_entry(e, index);
     return refused;
 }

@@ -243,6 +243,10 @@ uint64_t engine_applied_index(const struct engine *e);
 struct entry_head engine_last_head(const struct engine *e); /* of the last entry applied (zero when none): to go on stamping */
 uint64_t engine_id_seed(const struct engine *e);            /* 0 until INIT was applied */
 
+/* Of all entries' results up to the applied one, kept with the rows. A DIGEST command holds that of another node: where it differs,
+ * engine_apply gives a reason. */
+uint64_t engine_running_digest(const struct engine *e);
+
 /* ---- questions the leader asks before it proposes ---------------------------------------------------------------- */
 
 struct engine_now {

@@ -209,10 +209,14 @@ struct segments {
     uint64_t base, count;
 };
 
+enum { ENGINE_DIGESTS_KEPT = 4096 };
+
 struct engine {
     struct engine_options options;
     uint64_t seed, applied_index;
     struct entry_head last_head;
+    uint64_t digest;                                 /* running, of all entries' results: digest.c */
+    uint64_t digests[ENGINE_DIGESTS_KEPT];           /* of the last entries, by index; 0 = not known */
     uint32_t queue_last, partition_last, group_last; /* numbers given */
     uint64_t dead_letter_last, chunk_last;
     struct table queues, partitions, groups;
@@ -414,5 +418,11 @@ void positions_do(struct engine *e, const struct positions_command *c);
 void pop_do(struct engine *e, const struct pop_command *pop, struct arena *arena, struct pop_result *out);
 void push_do(struct engine *e, const struct command *c, const struct push_command *push, uint64_t where, struct arena *arena,
              struct push_result *out);
+
+/* digest.c */
+void digest_result(struct engine *e, const struct engine_result *r);
+void digest_entry(struct engine *e, uint64_t index);
+/* False: the entry's state was another one than here. Unknown ones are passed. */
+bool digest_check(const struct engine *e, uint64_t index, uint64_t digest);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "engine/engine_internal.h"
 
-enum { META_VERSION = 2, DEDUP_CHUNK_RECORDS = 4096 };
+enum { META_VERSION = 3, DEDUP_CHUNK_RECORDS = 4096 };
 
 /* ---- keys ----------------------------------------------------------------------------------------------------------- */
 
@@ -182,6 +182,7 @@ static void value_meta(struct buf *b, const struct engine *e)
     buf_u64(b, e->kv_version);
     buf_u64(b, e->timer_last);
     buf_u64(b, (uint64_t)e->safe_us);
+    buf_u64(b, e->digest);
     char head[ENTRY_HEAD_BYTES];
     entry_head_write(head, &e->last_head);
     buf_put(b, head, sizeof head);
@@ -581,6 +582,7 @@ static const char *load_meta(struct engine *e, struct value_reader *v)
     e->kv_version = value_u64(v);
     e->timer_last = value_u64(v);
     e->safe_us = (int64_t)value_u64(v);
+    e->digest = value_u64(v);
     struct slice head = value_bytes(v, ENTRY_HEAD_BYTES);
     if (v->bad || !entry_head_read(head, &e->last_head)) return "the meta row is damaged";
     e->log_us = e->last_head.log_us;
