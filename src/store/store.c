@@ -3,6 +3,7 @@
  *   submit: batch -> waiting list
  *   thread: takes the whole list; writes it in order, several batches in one write while they are small; when one of them asked
  *           for it, flushes once; moves the batches to the written and the flushed list, whose callbacks a loop task runs
+ *   A checkpoint is an order in the same line: what stands before it is written and flushed first, what stands behind it waits
  *
  * A failure ends the thread's work: what was not written by then never is, and its callbacks never run. */
 #include "store/store.h"
@@ -55,6 +56,7 @@ struct store {
     struct buf merged;
     struct store_batch *to_flush, **to_flush_end; /* written, waiting for the flush; linked by next_flush */
     bool unflushed, broken;
+    struct store_mark mark; /* of the last batch written */
 
     /* Of the group thread. */
     struct store_batch *spare;
@@ -99,6 +101,8 @@ static struct store_batch *list_take(struct batch_list *l)
 static void batch_free(struct store_batch *b)
 {
     buf_free(&b->rows);
+    free(b->checkpoint_dir);
+    free(b->checkpoint_error);
     free(b);
 }
 
@@ -189,7 +193,7 @@ static struct store_batch *merge_end(struct store_batch *b, uint32_t *count)
     size_t bytes = 0;
     *count = 0;
     struct store_batch *first = b;
-    for (; b != NULL; b = b->next) {
+    for (; b != NULL && b->checkpoint_dir == NULL; b = b->next) {
         bytes += b->rows.len;
         if (b != first && (bytes > WRITE_BYTES_MAX || *count > UINT32_MAX - b->count)) break;
         *count += b->count;
@@ -208,6 +212,7 @@ static void batches_done(struct store *s, struct store_batch *b, struct store_ba
             *s->to_flush_end = b;
             s->to_flush_end = &b->next_flush;
         }
+        s->mark = b->mark;
         list_put(&s->written, b);
         atomic_fetch_sub(&s->pending, 1);
         atomic_fetch_add_explicit(&s->batches, 1, memory_order_relaxed);
@@ -228,9 +233,48 @@ static void flushed_done(struct store *s)
     pthread_mutex_unlock(&s->lock);
 }
 
+static void to_flush_flush(struct store *s)
+{
+    if (s->to_flush == NULL) return;
+    flush(s);
+    if (!s->broken) flushed_done(s);
+}
+
+/* All that stands before it is written. A checkpoint that fails leaves the store as it is. */
+static void checkpoint_make(struct store *s, struct store_batch *b)
+{
+    crash_point("store-checkpoint-before");
+    char *text = NULL;
+    rocksdb_checkpoint_t *c = rocksdb_checkpoint_object_create(s->db, &text);
+    /* 0: flushes what is not in a file yet. That is never a row of a batch, which is flushed by now. */
+    if (text == NULL) rocksdb_checkpoint_create(c, b->checkpoint_dir, 0, &text);
+    if (c != NULL) rocksdb_checkpoint_object_destroy(c);
+    if (text != NULL) {
+        struct buf what = {0};
+        store_error(text, "a checkpoint failed", b->checkpoint_dir, &what);
+        buf_byte(&what, '\0');
+        b->checkpoint_error = what.at;
+    }
+    b->mark = s->mark;
+    pthread_mutex_lock(&s->lock);
+    list_put(&s->written, b);
+    done_post(s);
+    pthread_mutex_unlock(&s->lock);
+    crash_point("store-checkpoint-after");
+}
+
 static void list_write(struct store *s, struct store_batch *b)
 {
     while (b != NULL && !s->broken) {
+        if (b->checkpoint_dir != NULL) {
+            to_flush_flush(s);
+            if (!s->broken) flush(s);
+            if (s->broken) break;
+            struct store_batch *next = b->next;
+            checkpoint_make(s, b);
+            b = next;
+            continue;
+        }
         uint32_t count;
         struct store_batch *end = merge_end(b, &count);
         batches_write(s, b, end, count);
@@ -239,9 +283,7 @@ static void list_write(struct store *s, struct store_batch *b)
         b = end;
     }
     batches_free(b);
-    if (s->broken || s->to_flush == NULL) return;
-    flush(s);
-    if (!s->broken) flushed_done(s);
+    if (!s->broken) to_flush_flush(s);
 }
 
 static void *thread_main(void *arg)
@@ -286,6 +328,11 @@ static void done_run(struct loop_task *task)
     while (written != NULL) {
         struct store_batch *b = written;
         written = b->next;
+        if (b->checkpoint_dir != NULL) {
+            b->checkpoint_done(b->ctx, b->mark, b->checkpoint_error);
+            batch_free(b);
+            continue;
+        }
         if (b->written != NULL) b->written(b->ctx, b->mark);
         if (!b->flush) batch_recycle(s, b);
     }
@@ -317,6 +364,15 @@ void store_batch_drop(struct store *s, struct store_batch *b)
     batch_recycle(s, b);
 }
 
+static void list_submit(struct store *s, struct store_batch *b)
+{
+    pthread_mutex_lock(&s->lock);
+    must(!s->closing);
+    list_put(&s->waiting, b);
+    pthread_mutex_unlock(&s->lock);
+    pthread_cond_signal(&s->wake);
+}
+
 void store_submit(struct store *s, struct store_batch *b, struct store_mark mark, bool flush_it, void *ctx,
                   void (*written)(void *ctx, struct store_mark mark), void (*flushed)(void *ctx, struct store_mark mark))
 {
@@ -327,11 +383,20 @@ void store_submit(struct store *s, struct store_batch *b, struct store_mark mark
     b->flushed = flushed;
     batch_mark_put(b);
     atomic_fetch_add(&s->pending, 1);
-    pthread_mutex_lock(&s->lock);
-    must(!s->closing);
-    list_put(&s->waiting, b);
-    pthread_mutex_unlock(&s->lock);
-    pthread_cond_signal(&s->wake);
+    list_submit(s, b);
+}
+
+void store_checkpoint(struct store *s, const char *dir, void *ctx,
+                      void (*done)(void *ctx, struct store_mark mark, const char *error))
+{
+    must(done != NULL);
+    struct store_batch *b = calloc(1, sizeof *b);
+    must(b != NULL);
+    b->checkpoint_dir = strdup(dir);
+    must(b->checkpoint_dir != NULL);
+    b->ctx = ctx;
+    b->checkpoint_done = done;
+    list_submit(s, b);
 }
 
 bool store_busy(const struct store *s)
@@ -520,6 +585,7 @@ enum store_status store_open(struct store **out, const struct store_options *o, 
     enum store_status status = database_open(s, error);
     if (status == STORE_OK) status = format_check(s, error);
     if (status == STORE_OK) status = mark_read(s, mark, error);
+    if (status == STORE_OK) s->mark = *mark;
     if (status == STORE_OK && pthread_create(&s->thread, NULL, thread_main, s) != 0) {
         buf_text(error, "cannot start the store's thread");
         status = STORE_IO;

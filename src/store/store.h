@@ -70,8 +70,11 @@ size_t store_batch_bytes(const struct store_batch *b);
  * (only if flush was asked). Either may be NULL. */
 void store_submit(struct store *s, struct store_batch *b, struct store_mark mark, bool flush, void *ctx,
                   void (*written)(void *ctx, struct store_mark mark), void (*flushed)(void *ctx, struct store_mark mark));
-/* A consistent copy of the store as it is durable now (flushed first), in a new directory `dir` on the same file system: hard links
- * where it can. Runs on the store thread; `done` on the loop, with the mark it is a state of; `error` is NULL or a sentence. */
+
+/* A consistent copy of the store with every batch submitted before the call and none after it, in a new directory `dir` on the same
+ * file system: hard links where it can. Durable when `done` runs on the loop, with the mark of the last batch that is in it; `error` is NULL
+ * or a sentence, and then `dir` is to be removed. A flush that fails before it is final as any other: `done` never runs. Cost: on the
+ * store thread a flush and a few milliseconds; batches submitted meanwhile wait for it. */
 void store_checkpoint(struct store *s, const char *dir, void *ctx,
                       void (*done)(void *ctx, struct store_mark mark, const char *error));
 bool store_busy(const struct store *s); /* a submitted batch is not written yet */

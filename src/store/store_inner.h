@@ -22,6 +22,10 @@ struct store_batch {
     void *ctx;
     void (*written)(void *ctx, struct store_mark mark);
     void (*flushed)(void *ctx, struct store_mark mark);
+    /* No batch but the order to make a checkpoint in this place of the line. */
+    char *checkpoint_dir; /* NULL: a batch */
+    char *checkpoint_error;
+    void (*checkpoint_done)(void *ctx, struct store_mark mark, const char *error);
 };
 
 enum { STORE_FORMAT = 1, STORE_KIND_OWN = 0, MARK_BYTES = 24 };
