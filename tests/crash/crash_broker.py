@@ -13,7 +13,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(ROOT, "tests", "faults"))
 
 BINARY = os.environ.get("QUEEN_BIN", os.path.join(ROOT, "build", "queen"))
-CRASH_BINARY = os.environ.get("QUEEN_CRASH_BIN", os.path.join(ROOT, "build-crash", "queen"))
+CRASH_BINARY = os.environ.get("QUEEN_CRASH_BIN", os.path.join(ROOT, "build", "queen-crash"))
 ALL = os.environ.get("QUEEN_TEST_ALL") == "1"
 
 # Small files, a small cache and frequent checkpoints: rolls, cuts, trims and reads from disk happen every few hundred milliseconds.
