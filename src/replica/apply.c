@@ -73,6 +73,7 @@ static bool entry_apply(struct replica *r, uint64_t index)
     ring_pop(&r->ring);
     r->flight_bytes -= s.len;
     r->applied = index;
+    r->applied_term = s.term;
     return !atomic_load_explicit(&r->broken, memory_order_relaxed);
 }
 

@@ -369,6 +369,7 @@ static enum log_status parts_open(struct replica *r, struct buf *error)
     if (r->o.applied_index > 0) ring_pop(&r->ring);
     for (uint64_t i = r->ring.first; i < r->ring.next; i++) r->flight_bytes += ring_at(&r->ring, i)->len;
     r->applied = r->stored = r->commit_max = r->o.applied_index;
+    r->applied_term = r->o.applied_term;
     return raft_start_it(r, error);
 }
 

@@ -21,6 +21,16 @@ uint64_t replica_commit_index(const struct replica *r)
     return r->commit_max;
 }
 
+uint64_t replica_applied_index(const struct replica *r)
+{
+    return r->applied;
+}
+
+uint64_t replica_applied_term(const struct replica *r)
+{
+    return r->applied_term;
+}
+
 uint64_t replica_last_index(const struct replica *r)
 {
     return r->ring.next - 1;

@@ -149,6 +149,9 @@ void replica_configuration_file(const struct replica *r, struct buf *out);
 uint64_t replica_term(const struct replica *r);
 enum replica_role replica_role(const struct replica *r);
 uint64_t replica_commit_index(const struct replica *r);
+/* The last entry applied here, raft's own ones included: entries of lower terms that are not applied by now never will be. */
+uint64_t replica_applied_index(const struct replica *r);
+uint64_t replica_applied_term(const struct replica *r);
 uint64_t replica_last_index(const struct replica *r);
 uint64_t replica_in_flight_bytes(const struct replica *r); /* submitted or recovered, not yet applied */
 uint64_t replica_in_flight_entries(const struct replica *r);

@@ -114,6 +114,7 @@ struct replica {
     struct ring ring;
     struct marks marks;
     uint64_t applied, commit_max, stored;
+    uint64_t applied_term; /* of entry `applied` */
     uint64_t lead_index; /* leading counts once this entry is applied */
     uint64_t flight_bytes;
     enum replica_role role;
