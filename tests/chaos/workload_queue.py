@@ -5,7 +5,7 @@ import time
 
 import crash_verify
 from cluster import Gone
-from crash_history import History
+from crash_history import History, Push
 from crash_load import LANES, LEASES_S, QUEUES, Load
 from workload import Workload
 
@@ -131,3 +131,6 @@ class QueueWorkload(Workload):
         for name in ("pushes", "pops", "acks", "unknown"):
             self.counts[name] = self.history.counts[name]
         self.counts["latest empty poll ms"] = round(self.longest_poll_s * 1000)
+
+
+__all__ = ["LossyHistory", "Push", "QueueWorkload"]
