@@ -17,7 +17,12 @@ function(queen_find name header)
   add_library(queen::${name} ALIAS queen_dep_${name})
 endfunction()
 
-# The static libraft needs only libc; the shared one brings libuv along.
+# The static libraft needs only libc; the shared one brings libuv along. Another library of the same version can take
+# its place: `.ci/raft-assert` makes one with assertions.
+set(QUEEN_RAFT_LIBRARY "" CACHE FILEPATH "libraft.a to link with; empty: the installed one")
+if(QUEEN_RAFT_LIBRARY)
+  set(QUEEN_raft_LIBRARY "${QUEEN_RAFT_LIBRARY}" CACHE FILEPATH "" FORCE)
+endif()
 queen_find(raft raft.h libraft.a raft)
 queen_find(rocksdb rocksdb/c.h rocksdb)
 queen_find(microhttpd microhttpd.h microhttpd)
