@@ -14,6 +14,7 @@
 #include "base/limits.h"
 #include "base/logger.h"
 #include "base/must.h"
+#include "broker/config_inner.h"
 
 #define MIB (1ull << 20)
 
@@ -63,6 +64,19 @@ static const struct variable variables[] = {
     {"QUEEN_CONNECTIONS_MAX", VALUE_U32, FIELD(connections_max), 0, 1, 1000000, "connections"},
     {"QUEEN_SERVER_ID", VALUE_TEXT, FIELD(server_id), 0, 0, 0, "a name"},
     {"QUEEN_LOG_JSON", VALUE_BOOL, FIELD(log_json), 0, 0, 1, NULL},
+    {"QUEEN_CELL_ID", VALUE_TEXT, FIELD(cell_id), 0, 0, 0, "a name"},
+    {"QUEEN_RAFT_JOIN", VALUE_BOOL, FIELD(join), 0, 0, 1, NULL},
+    {"QUEEN_RAFT_GROUPS", VALUE_U32, FIELD(groups), 1, 1, CONFIG_GROUPS_MAX, "groups"},
+    {"QUEEN_RAFT_TLS_CERT", VALUE_TEXT, FIELD(tls_cert), 0, 0, 0, "a file"},
+    {"QUEEN_RAFT_TLS_KEY", VALUE_TEXT, FIELD(tls_key), 0, 0, 0, "a file"},
+    {"QUEEN_RAFT_TLS_CA", VALUE_TEXT, FIELD(tls_ca), 0, 0, 0, "a file"},
+    {"QUEEN_RAFT_ELECTION_MS", VALUE_U32, FIELD(election_ms), 0, 50, 60000, "ms"},
+    {"QUEEN_RAFT_KEEP_BYTES", VALUE_U64, FIELD(keep_bytes), 256 * MIB, 0, 1024 * 1024 * MIB, "bytes"},
+    {"QUEEN_RAFT_PROMOTE_MAX_LAG", VALUE_U32, FIELD(promote_max_lag), 1000, 0, 1000000000, "entries"},
+    {"QUEEN_RAFT_READY_LAG_MS", VALUE_U32, FIELD(ready_lag_ms), 2000, 1, 3600000, "ms"},
+    {"QUEEN_RAFT_READY_LAG_ENTRIES", VALUE_U32, FIELD(ready_lag_entries), 1000, 0, 1000000000, "entries"},
+    {"QUEEN_RAFT_READY_QUORUM_MS", VALUE_U32, FIELD(ready_quorum_ms), 5000, 0, 3600000, "ms, 0 = not looked at"},
+    {"QUEEN_RAFT_LEADER_WAIT_MS", VALUE_U32, FIELD(leader_wait_ms), 8000, 0, DEADLINE_MS_MAX, "ms"},
 };
 
 enum { VARIABLE_COUNT = sizeof variables / sizeof variables[0] };
@@ -75,7 +89,7 @@ static const char *const help = "usage: queen serve [--data DIR] [--port N] [--h
 
 /* ---- reading one value -------------------------------------------------------------------------------------------- */
 
-static struct slice trim(const char *text)
+struct slice config_trim(const char *text)
 {
     static const char blank[] = " \t\r\n";
     struct slice s = slice_of(text + strspn(text, blank));
@@ -83,7 +97,7 @@ static struct slice trim(const char *text)
     return s;
 }
 
-static bool text_equals(struct slice s, const char *word)
+bool config_word(struct slice s, const char *word)
 {
     return s.len == strlen(word) && strncasecmp(s.at, word, s.len) == 0;
 }
@@ -93,7 +107,7 @@ static bool bool_read(struct slice s, bool *out)
     static const char *const words[2][4] = {{"false", "0", "no", "off"}, {"true", "1", "yes", "on"}};
     for (int value = 0; value < 2; value++) {
         for (int i = 0; i < 4; i++) {
-            if (!text_equals(s, words[value][i])) continue;
+            if (!config_word(s, words[value][i])) continue;
             *out = value == 1;
             return true;
         }
@@ -101,7 +115,7 @@ static bool bool_read(struct slice s, bool *out)
     return false;
 }
 
-static bool number_read(struct slice s, uint64_t *out)
+bool config_number(struct slice s, uint64_t *out)
 {
     if (s.len == 0 || s.len > 19) return false;
     uint64_t v = 0;
@@ -150,7 +164,7 @@ static bool text_set(char *out, size_t size, const char *name, struct slice valu
 
 static bool value_set(struct config *c, const struct variable *v, const char *name, const char *text, struct buf *error)
 {
-    struct slice s = trim(text);
+    struct slice s = config_trim(text);
     uint64_t number = 0;
     bool flag = false;
     switch (v->kind) {
@@ -164,7 +178,7 @@ static bool value_set(struct config *c, const struct variable *v, const char *na
         buf_printf(error, "%s=%.200s is not a boolean; allowed are true/false, 1/0, yes/no, on/off", name, text);
         return false;
     default:
-        if (number_read(s, &number) && number >= v->min && number <= v->max) {
+        if (config_number(s, &number) && number >= v->min && number <= v->max) {
             field_set(c, v, number);
             return true;
         }
@@ -175,17 +189,17 @@ static bool value_set(struct config *c, const struct variable *v, const char *na
 }
 
 /* Unset and empty are the same: the default. */
-static const char *env_get(const char *name)
+const char *config_env(const char *name)
 {
     const char *text = getenv(name);
-    return text == NULL || trim(text).len == 0 ? NULL : text;
+    return text == NULL || config_trim(text).len == 0 ? NULL : text;
 }
 
 /* ---- the special ones --------------------------------------------------------------------------------------------- */
 
 static bool host_set(struct config *c, const char *name, const char *text, struct buf *error)
 {
-    struct slice s = trim(text);
+    struct slice s = config_trim(text);
     size_t colons = 0, blanks = 0;
     for (size_t i = 0; i < s.len; i++) {
         colons += s.at[i] == ':';
@@ -200,7 +214,7 @@ static bool host_set(struct config *c, const char *name, const char *text, struc
 
 static bool hosts_read(struct config *c, struct buf *error)
 {
-    const char *host = env_get("HOST"), *bind_addr = getenv("QUEEN_BIND_ADDR");
+    const char *host = config_env("HOST"), *bind_addr = getenv("QUEEN_BIND_ADDR");
     if (host != NULL && !host_set(c, "HOST", host, error)) return false;
     return bind_addr == NULL || host_set(c, "QUEEN_BIND_ADDR", bind_addr, error);
 }
@@ -208,11 +222,11 @@ static bool hosts_read(struct config *c, struct buf *error)
 static bool subscription_read(struct config *c)
 {
     static const char *const news[] = {"new", "new-only", "new_only", "newonly"};
-    const char *text = env_get("DEFAULT_SUBSCRIPTION_MODE");
+    const char *text = config_env("DEFAULT_SUBSCRIPTION_MODE");
     if (text == NULL) return true;
     c->subscribe_all = true;
     for (int i = 0; i < 4; i++) {
-        if (text_equals(trim(text), news[i])) c->subscribe_all = false;
+        if (config_word(config_trim(text), news[i])) c->subscribe_all = false;
     }
     return true;
 }
@@ -227,7 +241,7 @@ static int level_of(struct slice s)
         {"info", LOGGER_INFO},   {"debug", LOGGER_DEBUG}, {"trace", LOGGER_DEBUG},
     };
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        if (text_equals(s, words[i].word)) return words[i].level;
+        if (config_word(s, words[i].word)) return words[i].level;
     }
     return -1;
 }
@@ -235,9 +249,9 @@ static int level_of(struct slice s)
 /* `info,module=debug`: the word without a module counts; there are no modules here. */
 static bool level_read(struct config *c, const char *name, struct buf *error)
 {
-    const char *text = env_get(name);
+    const char *text = config_env(name);
     if (text == NULL) return true;
-    struct slice rest = trim(text);
+    struct slice rest = config_trim(text);
     while (rest.len > 0) {
         const char *comma = memchr(rest.at, ',', rest.len);
         size_t len = comma == NULL ? rest.len : (size_t)(comma - rest.at);
@@ -258,8 +272,8 @@ static bool level_read(struct config *c, const char *name, struct buf *error)
 static bool tenancy_check(struct config *c, struct buf *error)
 {
     bool trusted = false;
-    const char *text = env_get("QUEEN_KV_TRUSTED_PROXY");
-    if (text != NULL && !bool_read(trim(text), &trusted)) {
+    const char *text = config_env("QUEEN_KV_TRUSTED_PROXY");
+    if (text != NULL && !bool_read(config_trim(text), &trusted)) {
         buf_printf(error, "QUEEN_KV_TRUSTED_PROXY=%.200s is not a boolean; allowed are true/false, 1/0, yes/no, on/off", text);
         return false;
     }
@@ -274,21 +288,18 @@ static const struct {
 } missing_parts[] = {
     {"JWT_ENABLED", NULL, "authentication"},
     {"QUEEN_ENCRYPTION_KEY", "", "encryption at rest"},
-    {"QUEEN_RAFT_PEERS", "", "clusters of several nodes"},
-    {"QUEEN_RAFT_JOIN", NULL, "clusters of several nodes"},
-    {"QUEEN_RAFT_REPLICATOR", "local", "clusters of several nodes"},
-    {"QUEEN_RAFT_GROUPS", "1", "several raft groups"},
-    {"QUEEN_TENANT_GROUPS", "", "several raft groups"},
+    {"QUEEN_RAFT_FORCE_RECOVER", NULL, "recovery of a cluster from one copy"},
+    {"QUEEN_RAFT_APPLY_SKIP", "", "skipping of log entries"},
     {"QUEEN_KAFKA_EMBEDDED", NULL, "the Kafka listener"},
 };
 
 static bool missing_parts_check(struct buf *error)
 {
     for (size_t i = 0; i < sizeof missing_parts / sizeof missing_parts[0]; i++) {
-        const char *name = missing_parts[i].name, *off = missing_parts[i].off, *text = env_get(name);
+        const char *name = missing_parts[i].name, *off = missing_parts[i].off, *text = config_env(name);
         if (text == NULL) continue;
-        bool wanted = off != NULL && !text_equals(trim(text), off);
-        if (off == NULL && !bool_read(trim(text), &wanted)) {
+        bool wanted = off != NULL && !config_word(config_trim(text), off);
+        if (off == NULL && !bool_read(config_trim(text), &wanted)) {
             buf_printf(error, "%s=%.200s is not a boolean; allowed are true/false, 1/0, yes/no, on/off", name, text);
             return false;
         }
@@ -312,7 +323,7 @@ static bool relations_check(struct config *c, struct buf *error)
                    c->disk_high_pct);
         return false;
     }
-    return missing_parts_check(error) && tenancy_check(c, error);
+    return missing_parts_check(error) && tenancy_check(c, error) && config_cluster_read(c, error);
 }
 
 /* ---- defaults that the machine gives ------------------------------------------------------------------------------ */
@@ -344,7 +355,7 @@ static void machine_defaults(struct config *c)
         c->connections_max = (uint32_t)(files - kept);
     }
     if (c->server_id[0] != '\0') return;
-    const char *host = env_get("HOSTNAME");
+    const char *host = config_env("HOSTNAME");
     if (host != NULL && strlen(host) < sizeof c->server_id) {
         snprintf(c->server_id, sizeof c->server_id, "%s", host);
     } else if (gethostname(c->server_id, sizeof c->server_id) != 0) {
@@ -400,7 +411,7 @@ bool config_read(struct config *out, int argc, char **argv, struct buf *error)
     out->log_level = LOGGER_INFO;
     for (int i = 0; i < VARIABLE_COUNT; i++) field_set(out, &variables[i], variables[i].initial);
     for (int i = 0; i < VARIABLE_COUNT; i++) {
-        const char *text = env_get(variables[i].name);
+        const char *text = config_env(variables[i].name);
         if (text != NULL && !value_set(out, &variables[i], variables[i].name, text, error)) return false;
     }
     if (!hosts_read(out, error) || !subscription_read(out)) return false;
@@ -439,5 +450,8 @@ void config_print(const struct config *c)
     }
     log_info("config: QUEEN_BIND_ADDR=%s", c->host);
     log_info("config: DEFAULT_SUBSCRIPTION_MODE=%s", c->subscribe_all ? "all" : "new");
-    log_info("config: the group runs %s", c->group_own_thread ? "on its own thread" : "in the edge's loop");
+    config_cluster_print(c);
+    log_info("config: %s", c->groups > 1         ? "each group runs on a thread of its own"
+                           : c->group_own_thread ? "the group runs on its own thread"
+                                                 : "the group runs in the edge's loop");
 }

@@ -34,6 +34,7 @@ struct config {
     char advertise_raft[264], advertise_http[264]; /* QUEEN_RAFT_ADVERTISE, raft/http of this node; default: as in the peers */
     char token[512]; /* QUEEN_RAFT_TOKEN, or the content of QUEEN_RAFT_TOKEN_FILE: the cluster's secret, never printed */
     char tls_cert[4096], tls_key[4096], tls_ca[4096]; /* QUEEN_RAFT_TLS_CERT, _KEY, _CA: all or none */
+    char cell_id[256];                  /* QUEEN_CELL_ID: the cluster's name; part of its identity at the first boot */
     uint32_t election_ms, heartbeat_ms; /* QUEEN_RAFT_PROFILE lan (300/50, default) or wan (1000/100); QUEEN_RAFT_ELECTION_MS */
     uint64_t keep_bytes;                /* QUEEN_RAFT_KEEP_BYTES, 256 MiB: log kept for followers that come back */
     uint32_t promote_max_lag;           /* QUEEN_RAFT_PROMOTE_MAX_LAG, 1000 entries */
@@ -73,6 +74,15 @@ struct config {
     bool log_json;            /* QUEEN_LOG_JSON */
     char version[32];
 };
+
+/* Is this node one of several, or to become one? Else it opens no port to other nodes. */
+static inline bool config_clustered(const struct config *c)
+{
+    return c->peer_count > 0 || c->join;
+}
+
+/* "host:port", the host of IPv6 in brackets. False: it is not that. `host` without brackets. */
+bool config_address(struct slice text, char *host, size_t host_size, uint16_t *port);
 
 /* argv after the verb. False: usage or configuration error, said in `error`. */
 bool config_read(struct config *out, int argc, char **argv, struct buf *error);

@@ -85,6 +85,8 @@ void replica_receive(struct replica *r, uint64_t peer, struct slice frame);
 void replica_receiving(struct replica *r, uint64_t peer);
 
 uint64_t replica_leader(const struct replica *r); /* 0 = none known */
+/* Leader: how long ago, at the latest, a majority had answered it (0: alone). -1: not the leader, or not yet. */
+int64_t replica_quorum_age_us(const struct replica *r);
 
 /* Is what the leader has applied now the newest state there is? `done` runs once (maybe inside): ok with the index that must be applied
  * before the question can be answered, when a majority has confirmed this leader after the call; not ok when it is not the leader

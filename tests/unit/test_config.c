@@ -271,8 +271,7 @@ static void test_what_is_missing_is_not_silently_left_out(void **state)
     refuses("JWT_ENABLED=true", "JWT_ENABLED", "authentication");
     refuses("JWT_ENABLED=maybe", "JWT_ENABLED", "maybe");
     refuses("QUEEN_ENCRYPTION_KEY=00", "QUEEN_ENCRYPTION_KEY", "encryption");
-    refuses("QUEEN_RAFT_PEERS=1=a:1/a:2", "QUEEN_RAFT_PEERS", "clusters");
-    refuses("QUEEN_RAFT_GROUPS=2", "QUEEN_RAFT_GROUPS", "groups");
+    refuses("QUEEN_RAFT_FORCE_RECOVER=1", "QUEEN_RAFT_FORCE_RECOVER", "recovery");
     refuses("QUEEN_KAFKA_EMBEDDED=on", "QUEEN_KAFKA_EMBEDDED", "Kafka");
     assert_true(reads(&c, "JWT_ENABLED=no"));
     assert_true(reads(&c, "QUEEN_RAFT_REPLICATOR=local"));
