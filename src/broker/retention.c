@@ -28,7 +28,7 @@ void retention_fire(struct loop_timer *t)
     struct trim_item items[TRIMS_AN_ENTRY];
     uint32_t count = 0;
     inbox_clock(b);
-    if (!b->serving) {
+    if (!b->serving || b->stopping) {
         timer_set(b, (int64_t)b->config.retention_every_ms * 1000);
         return;
     }

@@ -21,7 +21,7 @@ static void timer_arm(struct broker *b, int64_t due_us)
 void ticker_turn(struct broker *b)
 {
     struct ticker *t = &b->ticker;
-    if (!t->stale || t->proposed || !b->serving) return;
+    if (!t->stale || t->proposed || !b->serving || b->stopping) return;
     t->stale = false;
     inbox_clock(b); /* both clocks at one time: the waiting time counts from here */
     int64_t due_us = engine_timer_due_us(b->engine, b->now);
