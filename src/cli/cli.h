@@ -2,7 +2,7 @@
  * exit code of the process:
  *
  *   0  done            1  the command line is wrong (stderr says how it should be)
- *   3  the server did as asked and the answer is no: rolled back, a condition lost, nothing there (kv, txn, timers, lock)
+ *   3  the server did as asked and the answer is no: rolled back, a condition lost, nothing there (kv, txn, timers, lock, cluster)
  *   4  the server refused the call or at least one item      5  the server could not be reached, or went away
  *
  * Errors go to stderr and say what to do. Called once, on the main thread. */
@@ -24,6 +24,7 @@ int cli_txn_main(int argc, char **argv);
 int cli_kv_main(int argc, char **argv);
 int cli_timers_main(int argc, char **argv);
 int cli_lock_main(int argc, char **argv);
+int cli_cluster_main(int argc, char **argv);
 int cli_bench_main(int argc, char **argv);
 
 #endif

@@ -3,7 +3,7 @@
 #include "cli/json_scan.h"
 
 enum {
-    JSON_MEMBERS_MAX = 16,
+    JSON_MEMBERS_MAX = 32,
 };
 
 static bool blank(char c)

@@ -14,7 +14,7 @@
 bool view_whole(struct slice text, struct slice *value);
 
 /* The members of an object by name; at == NULL: not there. Of a repeated name the last one counts. The text must have
- * passed view_whole before. False: not an object. */
+ * passed view_whole before. At most 32 names. False: not an object. */
 bool view_members(struct slice text, const char *const *names, struct slice *values, size_t count);
 
 /* Calls each() for every element of an array, in order, until it returns false. The text must have passed view_whole.

@@ -42,7 +42,7 @@ void verb_close(struct verb *v)
     client_close(&v->client);
 }
 
-static void sleep_ms(uint64_t ms)
+void verb_sleep_ms(uint64_t ms)
 {
     struct timespec t = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000};
     while (nanosleep(&t, &t) != 0 && errno == EINTR) continue;
@@ -82,6 +82,7 @@ static void refusal_say(const struct verb *v)
         return;
     }
     struct buf text = {0};
+    const char *known = v->advise != NULL && view_is_string(m[CODE]) ? v->advise(view_unquoted(m[CODE])) : NULL;
     if (view_is_string(m[CODE]) || (view_is_string(m[REASON]) && m[SUCCESS].at != NULL)) {
         buf_slice(&text, view_unquoted(view_is_string(m[CODE]) ? m[CODE] : m[REASON]));
         buf_text(&text, ": ");
@@ -91,7 +92,8 @@ static void refusal_say(const struct verb *v)
         if (view_is_string(m[REASON])) buf_byte(&text, ' '), buf_slice(&text, view_unquoted(m[REASON]));
         if (view_is_string(m[DETAIL])) buf_text(&text, ": "), buf_slice(&text, view_unquoted(m[DETAIL]));
     }
-    verb_say(v, "refused with %u %.*s%s", v->client.status, (int)text.len, text.at, advice(v->client.status));
+    verb_say(v, "refused with %u %.*s%s%s%s", v->client.status, (int)text.len, text.at, known != NULL ? " (" : "",
+             known != NULL ? known : advice(v->client.status), known != NULL ? ")" : "");
     buf_free(&text);
 }
 
@@ -120,7 +122,7 @@ bool verb_send(struct verb *v, const char *method, struct slice path, struct sli
         }
         uint64_t ms = attempt < v->retries ? retry_after_ms(v, outcome, attempt) : 0;
         if (ms > 0) {
-            sleep_ms(ms);
+            verb_sleep_ms(ms);
             continue;
         }
         if (outcome == CLIENT_ANSWERED) {

@@ -29,7 +29,8 @@ struct verb {
     const char *server; /* NULL: QUEEN_SERVER, else http://127.0.0.1:6632 */
     uint32_t retries;
     bool reached;
-    bool once; /* a call whose answer is lost, or that ended in 503, is not made again */
+    bool once;                                /* a call whose answer is lost, or that ended in 503, is not made again */
+    const char *(*advise)(struct slice code); /* what to do about a refusal of this code, NULL: nothing known. May be NULL */
     struct client client;
     int rc; /* the exit code so far: the worst of what happened */
 };
@@ -56,6 +57,9 @@ bool verb_input(struct verb *v, struct buf *in, const char *what, struct slice *
 
 /* Hands what was printed to the reader. False: it cannot be written; said on stderr, rc is set. */
 bool verb_flush(struct verb *v);
+
+/* Waits, without a call. */
+void verb_sleep_ms(uint64_t ms);
 
 /* A whole number option in a range. False: said on stderr. */
 bool verb_number(const struct verb *v, const char *option, const char *text, uint64_t least, uint64_t most, uint64_t *out);

@@ -5,7 +5,8 @@
  *                  that the disk thread's writes change no metadata. Paced: without haste unless the writer comes near. Not
  *                  further ahead: what is zeroed must be read at the next start, to see that nothing is there. Not while writes
  *                  are large: they gain little, and every byte would go to the disk twice
- *   removing       trimmed files become spares or are unlinked; then the directory is synced
+ *   removing       trimmed files become spares or are unlinked; then the directory is synced. A spare that has another name besides
+ *                  (hard link) is not written to again
  *
  * A name NNN.seg appears only over a file whose head is durable, and the next name only after the disk thread has entered the
  * segment before it: so a missing file between two others is always damage.
@@ -80,17 +81,28 @@ static bool spare_take(struct log *l, uint32_t *id)
     return have;
 }
 
+/* Somebody may still read a trimmed file by a name of his own (a snapshot's link): it is his then. Nobody makes links of a spare, so
+ * the answer stays true. */
+static bool spare_is_ours(struct log *l, const char *name)
+{
+    struct stat st;
+    if (fstatat(l->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_nlink == 1) return true;
+    unlinkat(l->dir_fd, name, 0);
+    return false;
+}
+
 bool segment_make(struct log *l, uint64_t first_pos, struct segment **out, struct fault *f)
 {
     struct segment *s = segment_new(first_pos, first_pos + l->segment_bytes);
     char temporary[LOG_NAME_BYTES], name[LOG_NAME_BYTES];
     segment_name(first_pos, name);
     uint32_t spare;
-    bool reuse = spare_take(l, &spare);
-    if (reuse)
+    bool reuse = false;
+    while (!reuse && spare_take(l, &spare)) {
         spare_name(spare, temporary);
-    else
-        snprintf(temporary, sizeof temporary, "%s", NEXT_NAME);
+        reuse = spare_is_ours(l, temporary);
+    }
+    if (!reuse) snprintf(temporary, sizeof temporary, "%s", NEXT_NAME);
     int flags = O_RDWR | (reuse ? 0 : O_CREAT | O_TRUNC) | (l->direct ? O_DIRECT : 0);
     s->fd = file_open(l, temporary, flags);
     bool ok = s->fd >= 0 || fault_say(f, errno, "cannot open the log file %s/%s", l->dir, temporary);

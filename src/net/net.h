@@ -17,7 +17,7 @@
  * Large frames travel in pieces; `receiving` tells while one is coming in, so that its sender is known to be alive. The receiver
  * accepts at most NET_FRAME_BYTES_MAX, and takes memory as bytes arrive, not as announced.
  *
- * Threads: net_send, net_backlog, net_connected from any thread that owns a channel; the rest on the net's loop. */
+ * Threads: net_send, net_backlog, net_connected, net_stats from any; the rest on the net's loop, or before it runs. */
 #ifndef QUEEN_NET_NET_H
 #define QUEEN_NET_NET_H
 

@@ -142,7 +142,9 @@ enum replica_change_status replica_change(struct replica *r, enum replica_change
  * election timeout. While it lasts replica_submit refuses. */
 bool replica_transfer(struct replica *r, uint64_t to);
 
-/* Keeps entries from `index` on in the log, whatever replica_stored says, until unpinned: somebody fetches the state at index. */
+/* Keeps entries from `index` on in the log (raft's and log_trim's part of it), whatever replica_stored says, until unpinned: somebody
+ * fetches the state at index. An index that is trimmed already, 1 say, keeps all that is there now. A second pin takes the first one's
+ * place. */
 void replica_pin(struct replica *r, uint64_t index);
 void replica_unpin(struct replica *r);
 /* The configuration that holds at the stored state, encoded: for a fetched state's DATA/configuration (its file's whole content). */

@@ -101,7 +101,7 @@ class Client:
         method, path, body, slots = self.request(route, group, ops)
         if self.conn is None:
             try:
-                self.conn = Conn(self.record.port, timeout=20.0)
+                self.conn = self.record.connect()
             except Gone:
                 time.sleep(0.02)
                 return
@@ -222,6 +222,9 @@ class Record:
             if thread.is_alive():
                 self.problem("a client hangs: its call was neither answered nor cut")
         self.file.close()
+
+    def connect(self):
+        return Conn(self.port, timeout=20.0)
 
     def group(self, rng):
         epoch = int((time.monotonic() - self.began) / EPOCH_S)

@@ -1,0 +1,26 @@
+"""Everything at once: all workloads on a cluster, and one fault after the other."""
+import pytest
+from campaign import Campaign
+from crash_broker import ALL
+from nemesis import CLOCKS, DISKS, FIVE, LINKS, ONE, POWER, PROCESSES
+
+SECONDS = 20
+LONG_SECONDS = 300
+
+
+def run(campaign, seconds, tell):
+    campaign.run(seconds)
+    for what, counts in campaign.lines():
+        tell(what, counts)
+        print(what, counts)
+    assert not campaign.problems, campaign.failure()
+
+
+def test_one_node(clusters, seed, tell):
+    cluster = clusters(1, power=True).start()
+    run(Campaign(cluster, seed, ONE), LONG_SECONDS if ALL else 6, tell)
+
+
+def test_three_nodes(clusters, seed, tell):
+    cluster = clusters(3).start()
+    run(Campaign(cluster, seed, PROCESSES + LINKS + DISKS), LONG_SECONDS if ALL else SECONDS, tell)
