@@ -225,26 +225,61 @@ static void frame_came(void *ctx, uint64_t peer, uint8_t kind, struct slice fram
     struct broker *b = ctx;
     if (b->stopped) return;
     if (peer == b->cluster.leader) atomic_store_explicit(&b->heard_us, loop_now_us(b->loop), memory_order_relaxed);
-    if (kind == FRAME_REPLICA) replica_receive(b->replica, peer, frame);
+    if (kind == FRAME_REPLICA && !b->fetched) replica_receive(b->replica, peer, frame);
     if (kind == FRAME_CALLS) forward_frame(b, peer, frame);
+    if (kind == FRAME_SNAPSHOT) snapshots_receive(b->snapshots, peer, frame);
 }
 
 static void link_changed(void *ctx, uint64_t peer, enum net_link which, bool up)
 {
     struct broker *b = ctx;
-    if (!b->stopped) dispatch_link(b, peer, which, up);
+    if (b->stopped) return;
+    dispatch_link(b, peer, which, up);
+    snapshots_link(b->snapshots, peer, up);
 }
 
 static void frame_coming(void *ctx, uint64_t peer)
 {
     struct broker *b = ctx;
-    if (!b->stopped) replica_receiving(b->replica, peer);
+    if (!b->stopped && !b->fetched) replica_receiving(b->replica, peer);
+}
+
+static bool snapshot_send(void *ctx, uint64_t peer, const struct slice *parts, uint32_t count)
+{
+    struct broker *b = ctx;
+    return net_send(b->place.net, peer, (uint16_t)b->place.group, FRAME_SNAPSHOT, 0, parts, count);
+}
+
+static void snapshot_wanted(void *ctx, uint64_t leader, uint64_t index)
+{
+    struct broker *b = ctx;
+    if (b->snapshots != NULL && !b->fetched && !b->stopping) snapshots_fetch(b->snapshots, leader, index);
+}
+
+static void snapshot_fetched(void *ctx, uint64_t index)
+{
+    struct broker *b = ctx;
+    b->fetched = true;
+    log_info("group %u: the state up to entry %llu is fetched; starting anew with it", b->place.group,
+             (unsigned long long)index);
+    b->place.again(b->place.ctx);
 }
 
 static void net_begin(struct broker *b)
 {
+    if (b->place.net == NULL) return;
+    struct snapshots_options o = {.dir = b->config.dir,
+                                  .loop = b->loop,
+                                  .cluster = b->place.cluster,
+                                  .node = b->place.node,
+                                  .replica = b->replica,
+                                  .store = b->store,
+                                  .ctx = b,
+                                  .send = snapshot_send,
+                                  .fetched = snapshot_fetched};
+    b->snapshots = snapshots_new(&o);
     struct net_channel c = {.ctx = b, .loop = b->loop, .frame = frame_came, .link = link_changed, .receiving = frame_coming};
-    if (b->place.net != NULL) net_attach(b->place.net, (uint16_t)b->place.group, &c);
+    net_attach(b->place.net, (uint16_t)b->place.group, &c);
 }
 
 static uint8_t shift_of(uint64_t bytes)
@@ -278,6 +313,7 @@ static bool replica_start(struct broker *b, const struct store_mark *mark, int *
         .keep_bytes = b->place.net != NULL ? b->config.keep_bytes : 0,
         .send = b->place.net != NULL ? replica_send : NULL,
         .leader = b->place.net != NULL ? leader_changed : NULL,
+        .snapshot_wanted = b->place.net != NULL ? snapshot_wanted : NULL,
         .failed = part_failed,
     };
     enum log_status s = replica_open(&b->replica, &o, error);
@@ -352,7 +388,12 @@ struct broker *broker_open(const struct config *config, const struct broker_plac
     arena_init(&b->scratch);
     struct store_mark mark = {0};
     *exit_code = 2;
-    if (!dir_lock(b, error) || !store_start(b, &mark, exit_code, error)) goto fail;
+    if (!dir_lock(b, error)) goto fail;
+    if (!incoming_finish(b->config.dir, error)) {
+        *exit_code = 3;
+        goto fail;
+    }
+    if (!store_start(b, &mark, exit_code, error)) goto fail;
     if (!segment_bytes_find(b, exit_code, error)) goto fail;
     struct engine_options eo = {.cold = {.ctx = b, .scan = cold_scan, .block = cold_block},
                                 .segment_shift = shift_of(b->config.segment_bytes)};
@@ -387,6 +428,7 @@ void broker_close(struct broker *b)
         replica_close(b->replica);
     }
     if (b->store != NULL) store_close(b->store);
+    if (b->snapshots != NULL) snapshots_free(b->snapshots);
     if (b->engine != NULL) engine_free(b->engine);
     if (b->lock_fd >= 0) close(b->lock_fd);
     free(b->keeper.dead);

@@ -26,6 +26,7 @@
 #include "base/must.h"
 #include "broker/broker.h"
 #include "broker/hash_table.h"
+#include "broker/snapshot.h"
 #include "broker/stamp.h"
 #include "replica/replica.h"
 #include "store/store.h"
@@ -339,6 +340,8 @@ struct broker {
     struct keeper keeper;
     struct disk_guard guard;
     struct cluster cluster;
+    struct snapshots *snapshots; /* NULL: alone */
+    bool fetched;                /* a state is there that replaces this one: the replica gets no more frames */
     bool leading, housekeeping, init_proposed;
     int64_t refused_until_us; /* the replica takes no entries for a moment: leadership is being handed over */
     bool serving;             /* leads, and the log has its first command: entries may be proposed */

@@ -18,9 +18,14 @@
 #include "base/logger.h"
 #include "broker/broker_internal.h"
 
+enum { VITAL_BYTES_MAX = 65536 };
+
 bool calls_send(struct broker *b, uint64_t peer, const struct slice *parts, uint32_t count)
 {
-    return peer != 0 && net_send(b->place.net, peer, (uint16_t)b->place.group, FRAME_CALLS, NET_VITAL, parts, count);
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < count; i++) bytes += parts[i].len;
+    uint32_t flags = bytes <= VITAL_BYTES_MAX ? NET_VITAL : 0;
+    return peer != 0 && net_send(b->place.net, peer, (uint16_t)b->place.group, FRAME_CALLS, flags, parts, count);
 }
 
 static bool head_send(struct broker *b, uint64_t peer, const struct calls_head *h)

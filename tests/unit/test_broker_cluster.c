@@ -283,7 +283,7 @@ static void total_read(struct call *c, struct engine *e, struct engine_now now)
     struct total *t = c->read_ctx;
     struct queue_view v;
     (void)now;
-    t->found = engine_queue_find(e, rig_tenant, slice_of("q"), &v);
+    t->found = engine_queue_get(e, rig_tenant, slice_of("q"), &v);
     t->messages = t->found ? v.pushed_total : 0;
 }
 
