@@ -33,6 +33,14 @@ static void buf_keep_small(struct buf *b)
     buf_clear(b);
 }
 
+static void request_place(struct request *r, struct uuid tenant)
+{
+    struct node *n = r->http->node;
+    r->tenant = tenant;
+    r->group = n == NULL ? 0 : node_group_of_tenant(n, tenant);
+    r->broker = n == NULL ? NULL : node_group(n, r->group);
+}
+
 struct request *request_take(struct edge *e)
 {
     struct request *r = e->reserve;
@@ -47,7 +55,7 @@ struct request *request_take(struct edge *e)
     }
     r->edge = e;
     r->http = e->http;
-    r->tenant = default_tenant;
+    request_place(r, default_tenant);
     return r;
 }
 
@@ -65,7 +73,7 @@ void request_give_back(struct request *r)
 {
     must(!r->call_pending && r->connection == NULL);
     struct edge *e = r->edge;
-    if (r->admitted > 0) broker_admit_return(r->http->broker, r->admitted);
+    if (r->admitted > 0) broker_admit_return(r->admitter, r->admitted);
     buf_free(&r->call.answer);
     if (e == NULL || e->reserve_count >= EDGE_REQUESTS_KEPT || r->call.arena.total > EDGE_BODY_KEEP) {
         request_free(r);
@@ -116,7 +124,7 @@ static bool claims_hand_back(struct request *r)
     bool holds = call->outcome == CALL_OK && call->wait && !call->pop.auto_ack && call->result.kind == COMMAND_POP &&
                  call->result.pop.messages > 0;
     if (!holds || r->handing_back || !edge_peer_left(r->connection)) return false;
-    if (call->pieces != NULL) broker_pieces_release(r->http->broker, call);
+    if (call->pieces != NULL) broker_pieces_release(r->broker, call);
     r->handing_back = true;
     buf_clear(&r->command);
     claim_return_encode(&r->command, call->pop.lease_id);
@@ -134,7 +142,7 @@ static void request_done(struct call *call)
     r->call_pending = false;
     r->edge->pending_calls--;
     if (r->connection == NULL || r->state == REQUEST_GONE) { /* nobody is there to be answered */
-        if (call->pieces != NULL) broker_pieces_release(r->http->broker, call);
+        if (call->pieces != NULL) broker_pieces_release(r->broker, call);
         if (r->connection == NULL) request_give_back(r);
         return;
     }
@@ -160,7 +168,29 @@ void request_submit(struct request *r, uint32_t deadline_ms, void (*after)(struc
     r->after = after;
     r->call_pending = true;
     r->edge->pending_calls++;
-    broker_submit(r->http->broker, call);
+    broker_submit(r->broker, call);
+}
+
+void request_wait(struct request *r, void (*after)(struct request *r))
+{
+    must((r->state == REQUEST_RUNNING || r->state == REQUEST_PARKED) && !r->call_pending);
+    r->after = after;
+    r->call_pending = r->elsewhere = true;
+    r->edge->pending_calls++;
+}
+
+static void wake_run(struct loop_task *t)
+{
+    struct request *r = (struct request *)(void *)((char *)t - offsetof(struct request, wake));
+    must(r->elsewhere);
+    r->elsewhere = false;
+    request_done(&r->call);
+}
+
+void request_wake(struct request *r)
+{
+    r->wake.run = wake_run;
+    loop_post(r->edge->loop, &r->wake);
 }
 
 /* ---- answers ------------------------------------------------------------------------------------------------------ */
@@ -224,7 +254,11 @@ void connection_refuse_raw(struct connection *c, uint32_t status, const char *re
 static void tenant_read(struct request *r, const struct head *h)
 {
     if (!r->http->config->tenancy_header || !h->has_tenant || r->status != 0) return;
-    if (uuid_parse(h->tenant, &r->tenant)) return;
+    struct uuid tenant;
+    if (uuid_parse(h->tenant, &tenant)) {
+        request_place(r, tenant);
+        return;
+    }
     answer_error(r, 400, NULL, "invalid x-queen-tenant header (must be a UUID)");
 }
 
@@ -232,12 +266,13 @@ static void tenant_read(struct request *r, const struct head *h)
 static bool body_admit(struct request *r, uint64_t bytes)
 {
     uint32_t retry_after_s = 1;
-    if (!broker_admit(r->http->broker, bytes, &retry_after_s)) {
+    if (!broker_admit(r->broker, bytes, &retry_after_s)) {
         answer_error(r, 429, "overloaded", "the broker has more work than it admits: try again later");
         r->retry_after_s = retry_after_s == 0 ? 1 : retry_after_s;
         return false;
     }
     r->admitted += bytes;
+    r->admitter = r->broker;
     return true;
 }
 
@@ -263,7 +298,7 @@ static void head_judge(struct request *r, const struct head *h, const char *meth
         answer_plain(r, 415, "a body with a Content-Encoding is not taken");
     } else if (h->has_length && h->length > r->http->config->body_bytes_max) {
         answer_plain(r, 413, "the body is larger than QUEEN_MAX_BODY_BYTES");
-    } else if (r->body_wanted > 0 && r->http->broker == NULL) {
+    } else if (r->body_wanted > 0 && r->broker == NULL) {
         answer_error(r, 503, "no_leader", "the broker is starting");
         r->retry_after_s = 1;
     } else if (h->has_length && h->length > 0 && body_admit(r, h->length)) {
@@ -337,7 +372,7 @@ static void request_run(struct request *r)
     edge_list_move(c, LIST_RUNNING);
     if (r->status != 0) return; /* refused at its head, kindly */
     must(r->route != NULL);
-    if (!r->route->always && !http_ready(r->http)) {
+    if (!r->route->always && !http_serves(r->http, r->group)) {
         answer_error(r, 503, "no_leader", "the broker is starting");
         r->retry_after_s = 1;
         return;
@@ -355,7 +390,7 @@ static void watch_ready(struct loop_fd *watch, uint32_t events)
     counter_add(&c->edge->metrics.left_while_parked, 1);
     request_resume(r);
     r->state = REQUEST_GONE;
-    if (r->call_pending && !r->handing_back) broker_cancel(r->http->broker, &r->call);
+    if (r->call_pending && !r->handing_back && !r->elsewhere) broker_cancel(r->broker, &r->call);
 }
 
 static void request_park(struct request *r)
@@ -365,7 +400,7 @@ static void request_park(struct request *r)
     r->state = REQUEST_PARKED;
     edge_list_move(c, LIST_PARKED);
     counter_add(&c->edge->metrics.parked, 1);
-    if (!r->call.has_next && r->call.kind == CALL_WRITE) return; /* nobody's leaving undoes a write */
+    if (r->elsewhere || (!r->call.has_next && r->call.kind == CALL_WRITE)) return; /* nobody's leaving undoes a write */
     c->watch = (struct loop_fd){.fd = c->fd, .ready = watch_ready};
     c->watched = loop_fd_add(c->edge->loop, &c->watch, EPOLLRDHUP);
 }
@@ -441,8 +476,9 @@ void connection_on_completed(void *cls, struct MHD_Connection *mhd, void **conte
                   r->status != 0 ? r->status : daemon_status(mhd), loop_now_us(d->edge->loop) - r->started_us);
     if (!r->call_pending) {
         request_give_back(r);
-    } else if (r->state != REQUEST_GONE && !r->handing_back) { /* the connection broke while the broker has the call */
-        broker_cancel(r->http->broker, &r->call);
+    } else if (r->state != REQUEST_GONE && !r->handing_back &&
+               !r->elsewhere) { /* the connection broke while the broker has the call */
+        broker_cancel(r->broker, &r->call);
     }
 }
 

@@ -347,7 +347,7 @@ static void park_fire(struct loop_timer *t)
     if (e->lists[LIST_RUNNING].first != NULL) edge_park_arm(e);
 }
 
-/* ---- the seed of message ids ---------------------------------------------------------------------------------------- */
+/* ---- the seeds of message ids ---------------------------------------------------------------------------------------- */
 
 static void seed_read(struct call *call, struct engine *engine, struct engine_now now)
 {
@@ -356,37 +356,59 @@ static void seed_read(struct call *call, struct engine *engine, struct engine_no
     buf_put(&call->answer, &seed, sizeof seed);
 }
 
+static void seed_ask(struct edge_seed *s);
+
 static void seed_fire(struct loop_timer *t)
 {
-    edge_seed_fetch((struct edge *)(void *)((char *)t - offsetof(struct edge, seed_timer)));
+    seed_ask((struct edge_seed *)(void *)((char *)t - offsetof(struct edge_seed, timer)));
 }
 
 static void seed_done(struct call *call)
 {
-    struct edge *e = (struct edge *)(void *)((char *)call - offsetof(struct edge, seed_call));
+    enum { PAUSE_US_MAX = 100000 };
+    struct edge_seed *s = (struct edge_seed *)(void *)((char *)call - offsetof(struct edge_seed, call));
+    struct edge *e = s->edge;
     uint64_t seed = 0;
     if (call->outcome == CALL_OK && call->answer.len == sizeof seed) memcpy(&seed, call->answer.at, sizeof seed);
     buf_free(&call->answer);
     arena_free(&call->arena);
-    e->seed_pending = false;
-    if (seed != 0)
-        atomic_store_explicit(&e->http->id_seed, seed, memory_order_release);
-    else if (!e->stopping)
-        loop_timer_set(e->loop, &e->seed_timer, loop_now_us(e->loop) + 2000);
+    e->seeds_pending--;
+    if (seed != 0) {
+        atomic_store_explicit(&e->http->id_seeds[s->group], seed, memory_order_release);
+    } else if (!e->stopping) {
+        loop_timer_set(e->loop, &s->timer, loop_now_us(e->loop) + s->pause_us);
+        s->pause_us = s->pause_us * 2 > PAUSE_US_MAX ? PAUSE_US_MAX : s->pause_us * 2;
+    }
+}
+
+/* The seed is made by the group's first entry and never changes: whatever this node has applied is good enough. */
+static void seed_ask(struct edge_seed *s)
+{
+    struct edge *e = s->edge;
+    if (e->stopping) return;
+    e->seeds_pending++;
+    s->call = (struct call){.home = e->loop,
+                            .done = seed_done,
+                            .kind = CALL_READ,
+                            .read = seed_read,
+                            .always = true,
+                            .deadline_us = loop_now_us(e->loop) + 1000000};
+    arena_init(&s->call.arena);
+    broker_submit(node_group(e->http->node, s->group), &s->call);
 }
 
 void edge_seed_fetch(struct edge *e)
 {
-    if (e->seed_pending || e->stopping) return;
-    e->seed_pending = true;
-    e->seed_timer.fire = seed_fire;
-    e->seed_call = (struct call){.home = e->loop,
-                                 .done = seed_done,
-                                 .kind = CALL_READ,
-                                 .read = seed_read,
-                                 .deadline_us = loop_now_us(e->loop) + 1000000};
-    arena_init(&e->seed_call.arena);
-    broker_submit(e->http->broker, &e->seed_call);
+    uint32_t count = node_group_count(e->http->node);
+    must(e->seeds == NULL);
+    e->seeds = calloc(count, sizeof *e->seeds);
+    must(e->seeds != NULL);
+    for (uint32_t i = 0; i < count; i++) {
+        struct edge_seed *s = &e->seeds[i];
+        *s = (struct edge_seed){.edge = e, .group = i, .pause_us = 2000};
+        s->timer.fire = seed_fire;
+        if (node_group(e->http->node, i) != NULL) seed_ask(s);
+    }
 }
 
 /* ---- start and stop ------------------------------------------------------------------------------------------------- */
@@ -440,7 +462,7 @@ static void stop_fire(struct loop_timer *t)
     }
     drain_sweep(e, now_us, true);
     bool closed = edge_connections(e) == 0;
-    if ((closed && e->pending_calls == 0 && !e->seed_pending) || now_us >= e->stop_by_us + 1000000) {
+    if ((closed && e->pending_calls == 0 && e->seeds_pending == 0) || now_us >= e->stop_by_us + 1000000) {
         e->stopped(e->stopped_ctx);
         return;
     }
@@ -466,6 +488,7 @@ void edge_free(struct edge *e)
     }
     free(e->daemons);
     drain_sweep(e, 0, true);
+    free(e->seeds);
     MHD_destroy_response(e->no_content);
     while (e->reserve != NULL) {
         struct request *r = e->reserve;

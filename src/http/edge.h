@@ -41,7 +41,7 @@ struct edge_socket {
 };
 void edge_give(struct edge *e, struct edge_socket *s); /* takes `s` (malloc) over */
 
-/* Asks the broker for the seed of message ids until it is known. On the edge's loop. */
+/* Asks each group for the seed of its message ids until it is known. On the edge's loop, once. */
 void edge_seed_fetch(struct edge *e);
 
 /* Graceful stop, on the edge's loop, once the broker has answered all calls: what is in flight is sent, connections are closed,

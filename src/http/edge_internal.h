@@ -61,6 +61,15 @@ struct drain {
     size_t left_bytes;
 };
 
+/* The question for a group's seed of message ids. */
+struct edge_seed {
+    struct edge *edge;
+    uint32_t group;
+    struct call call;
+    struct loop_timer timer;
+    int64_t pause_us;
+};
+
 struct edge {
     struct http *http;
     struct loop *loop;
@@ -86,9 +95,8 @@ struct edge {
     void (*stopped)(void *ctx);
     void *stopped_ctx;
     struct loop_timer stop_timer;
-    struct call seed_call;
-    bool seed_pending;
-    struct loop_timer seed_timer;
+    struct edge_seed *seeds; /* of each group, while this edge asks for them */
+    uint32_t seeds_pending;
     int64_t logged_us;
     struct edge_metrics metrics;
 };

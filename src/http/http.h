@@ -10,7 +10,7 @@
 
 #include <stdatomic.h>
 
-#include "broker/broker.h"
+#include "broker/node.h"
 
 struct edge;
 struct kv_rates;
@@ -55,19 +55,29 @@ static inline uint64_t counter_get(const struct counter *c)
 
 struct http {
     const struct config *config;
-    struct broker *broker;     /* set before the listener accepts */
+    struct node *node;         /* set before the listener accepts */
     struct kv_rates *kv_rates; /* NULL: no limits */
     struct edge **edges;
     uint32_t edge_count;
-    int64_t started_us;       /* clock_mono_us */
-    _Atomic uint64_t id_seed; /* of message ids; 0 until the broker told it */
-    atomic_bool stopping;     /* no new connections; every answer closes its connection */
+    int64_t started_us;                           /* clock_mono_us */
+    _Atomic uint64_t id_seeds[CONFIG_GROUPS_MAX]; /* of message ids, a group's; 0 until its broker told it */
+    atomic_bool stopping;                         /* no new connections; every answer closes its connection */
 };
 
-/* Is everything there that a request needs? Any thread. */
-static inline bool http_ready(struct http *h)
+/* Can calls be given to this group? They may still wait there for a leader. Any thread. */
+static inline bool http_serves(const struct http *h, uint32_t group)
 {
-    return h->broker != NULL && atomic_load_explicit(&h->id_seed, memory_order_acquire) != 0 && broker_ready(h->broker);
+    return h->node != NULL && atomic_load_explicit(&h->id_seeds[group], memory_order_acquire) != 0;
+}
+
+/* Is everything there that any request needs? Any thread. */
+static inline bool http_ready(const struct http *h)
+{
+    if (h->node == NULL) return false;
+    for (uint32_t i = 0; i < node_group_count(h->node); i++) {
+        if (!http_serves(h, i) || !broker_ready(node_group(h->node, i))) return false;
+    }
+    return true;
 }
 
 #endif

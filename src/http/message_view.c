@@ -3,26 +3,25 @@
 #include "engine/ids.h"
 #include "http/render.h"
 
-bool message_load(struct http *h, struct arena *scratch, uint32_t partition, const struct delivery_piece *piece,
+bool message_load(struct request *r, struct arena *scratch, uint32_t partition, const struct delivery_piece *piece,
                   struct message_bytes *out)
 {
     arena_reset(scratch);
-    if (!broker_piece_load(h->broker, scratch, piece, &out->piece)) return false;
-    message_pick(h, partition, piece, out);
+    if (!broker_piece_load(r->broker, scratch, piece, &out->piece)) return false;
+    message_pick(r, partition, piece, out);
     return true;
 }
 
-void message_pick(struct http *h, uint32_t partition, const struct delivery_piece *piece, struct message_bytes *m)
+void message_pick(struct request *r, uint32_t partition, const struct delivery_piece *piece, struct message_bytes *m)
 {
-    uint64_t seed = atomic_load_explicit(&h->id_seed, memory_order_relaxed);
     must(piece->item0 < m->piece.group.item_count);
     push_group_item(&m->piece.group, piece->item0, &m->item);
-    m->id = render_message_id(&m->item, message_tag(seed, partition), piece->first_offset, piece->created_us);
+    m->id = render_message_id(&m->item, message_tag(request_seed(r), partition), piece->first_offset, piece->created_us);
 }
 
-void message_release(struct http *h, struct message_bytes *m)
+void message_release(struct request *r, struct message_bytes *m)
 {
-    broker_piece_release(h->broker, &m->piece);
+    broker_piece_release(r->broker, &m->piece);
 }
 
 struct slice message_transaction(const struct message_bytes *m, char *room)

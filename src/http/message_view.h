@@ -13,11 +13,11 @@ struct message_bytes {
 };
 
 /* Bytes that left memory are read into `scratch`, which is reset. False: they can not be read (logged). */
-bool message_load(struct http *h, struct arena *scratch, uint32_t partition, const struct delivery_piece *piece,
+bool message_load(struct request *r, struct arena *scratch, uint32_t partition, const struct delivery_piece *piece,
                   struct message_bytes *out);
 /* Another message of the same block. */
-void message_pick(struct http *h, uint32_t partition, const struct delivery_piece *piece, struct message_bytes *m);
-void message_release(struct http *h, struct message_bytes *m);
+void message_pick(struct request *r, uint32_t partition, const struct delivery_piece *piece, struct message_bytes *m);
+void message_release(struct request *r, struct message_bytes *m);
 /* The transaction id: the text that was pushed, or the message's id, written to `room` (UUID_TEXT bytes). */
 struct slice message_transaction(const struct message_bytes *m, char *room);
 

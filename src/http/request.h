@@ -49,7 +49,8 @@ struct request {
     struct request *next;          /* of the edge's reserve */
     enum request_state state;
     bool call_pending;
-    bool close; /* the connection ends with this answer */
+    bool elsewhere; /* it is not a call that is pending: request_wait */
+    bool close;     /* the connection ends with this answer */
     bool
         handing_back; /* the client left before its batch came: the call is now the return of the claims, which nobody cancels */
     bool chunked;
@@ -59,8 +60,11 @@ struct request {
     /* what was asked */
     const struct route *route; /* NULL: none of ours */
     struct uuid tenant;
-    struct slice target;                     /* raw, in target_bytes */
-    uintptr_t target_place;                  /* where the daemon has it: for the check of the head's layout */
+    uint32_t group;          /* the tenant's */
+    struct broker *broker;   /* that group's; a route that asks several groups sets it to each of them. NULL: starting */
+    struct broker *admitter; /* gets `admitted` back */
+    struct slice target;     /* raw, in target_bytes */
+    uintptr_t target_place;  /* where the daemon has it: for the check of the head's layout */
     struct slice params[REQUEST_PARAMS_MAX]; /* of the path, decoded */
     uint32_t query_count;
     uint64_t body_wanted; /* Content-Length; UINT64_MAX for a chunked body */
@@ -79,11 +83,18 @@ struct request {
     struct call call;                 /* call.arena is the request's arena */
     void (*after)(struct request *r); /* renders the answer from the finished call */
     void *route_data;                 /* in the arena */
+    struct loop_task wake;
 };
 
 static inline struct arena *request_arena(struct request *r)
 {
     return &r->call.arena;
+}
+
+/* Of the ids of the group's messages. */
+static inline uint64_t request_seed(const struct request *r)
+{
+    return atomic_load_explicit(&r->http->id_seeds[r->group], memory_order_relaxed);
 }
 
 static inline struct slice request_body(const struct request *r)
@@ -94,5 +105,10 @@ static inline struct slice request_body(const struct request *r)
 /* Gives the call to the broker. The route has filled in kind and what belongs to it; `after` runs when it is done, unless the
  * client is gone, and must make an answer or submit the call again. deadline_ms is clamped to 1..DEADLINE_MS_MAX. */
 void request_submit(struct request *r, uint32_t deadline_ms, void (*after)(struct request *r));
+
+/* Waits for something else than a call: `after` runs when request_wake was called, on the edge's loop. Whoever will wake it must do so
+ * within a bounded time, also when the client is gone. request_wake: any thread, once. */
+void request_wait(struct request *r, void (*after)(struct request *r));
+void request_wake(struct request *r);
 
 #endif

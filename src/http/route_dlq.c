@@ -21,20 +21,19 @@ struct dlq_query {
 
 /* Message id, transaction id and payload. Bytes that the store keeps but this node cannot read now are said as such: the listing is
  * for people. */
-static void message_render(struct buf *out, struct http *h, struct arena *scratch, const struct dead_letter_view *v)
+static void message_render(struct buf *out, const struct request *r, struct arena *scratch, const struct dead_letter_view *v)
 {
     struct call_piece piece;
     struct push_item item;
     arena_reset(scratch);
     buf_text(out, ",\"messageId\":");
-    if (!broker_piece_load(h->broker, scratch, &v->piece, &piece)) {
+    if (!broker_piece_load(r->broker, scratch, &v->piece, &piece)) {
         render_uuid(out, v->message);
         buf_text(out, ",\"transactionId\":null,\"data\":null,\"payload\":null,\"damaged\":true");
         return;
     }
     push_group_item(&piece.group, v->piece.item0, &item);
-    uint64_t seed = atomic_load_explicit(&h->id_seed, memory_order_relaxed);
-    struct uuid id = render_message_id(&item, message_tag(seed, v->partition_number), v->offset, v->created_us);
+    struct uuid id = render_message_id(&item, message_tag(request_seed(r), v->partition_number), v->offset, v->created_us);
     struct slice payload = item.payload.len == 0 ? slice_of("null") : item.payload;
     render_uuid(out, id);
     buf_text(out, ",\"transactionId\":");
@@ -46,10 +45,10 @@ static void message_render(struct buf *out, struct http *h, struct arena *scratc
     buf_slice(out, payload);
     buf_text(out, ",\"payload\":");
     buf_slice(out, payload);
-    broker_piece_release(h->broker, &piece);
+    broker_piece_release(r->broker, &piece);
 }
 
-static void row_render(struct buf *out, struct http *h, struct arena *scratch, const struct dead_letter_view *v)
+static void row_render(struct buf *out, const struct request *r, struct arena *scratch, const struct dead_letter_view *v)
 {
     buf_text(out, "{\"id\":");
     render_uuid(out, v->id);
@@ -61,7 +60,7 @@ static void row_render(struct buf *out, struct http *h, struct arena *scratch, c
     render_text(out, v->group);
     buf_text(out, ",\"offset\":");
     buf_decimal(out, v->offset);
-    message_render(out, h, scratch, v);
+    message_render(out, r, scratch, v);
     buf_text(out, ",\"errorMessage\":");
     render_text(out, v->error);
     buf_printf(out, ",\"retryCount\":%u,\"createdAt\":", v->retries);
@@ -85,7 +84,7 @@ static void dlq_read(struct call *c, struct engine *e, struct engine_now now)
     for (; engine_dead_letter_next(e, r->tenant, q->queue, q->group, &before, &v); total++) {
         if (total < q->offset || rows >= q->limit || out->len > POP_BYTES_MAX) continue;
         if (rows++ > 0) buf_byte(out, ',');
-        row_render(out, r->http, &scratch, &v);
+        row_render(out, r, &scratch, &v);
     }
     arena_free(&scratch);
     buf_text(out, "],\"total\":");

@@ -365,9 +365,9 @@ static void entries_fetch(const struct request *r, const struct fetch_plan *p, s
 }
 
 /* False: a message could not be read. */
-static bool records_render(struct buf *out, struct http *h, struct arena *copies, const struct fetch_view *v)
+static bool records_render(struct buf *out, struct request *r, struct arena *copies, const struct fetch_view *v)
 {
-    uint64_t seed = atomic_load_explicit(&h->id_seed, memory_order_relaxed);
+    uint64_t seed = request_seed(r);
     uint32_t tag = message_tag(seed, v->partition);
     struct buf ts = {0};
     bool first = true, good = true;
@@ -375,7 +375,7 @@ static bool records_render(struct buf *out, struct http *h, struct arena *copies
         const struct delivery_piece *d = &v->pieces[k];
         struct call_piece piece;
         arena_reset(copies);
-        good = broker_piece_load(h->broker, copies, d, &piece);
+        good = broker_piece_load(r->broker, copies, d, &piece);
         if (!good) break;
         buf_clear(&ts);
         render_time_us(&ts, d->created_us);
@@ -387,13 +387,13 @@ static bool records_render(struct buf *out, struct http *h, struct arena *copies
             uint64_t offset = d->first_offset + i;
             render_record(out, &item, render_message_id(&item, tag, offset, d->created_us), offset, buf_view(&ts));
         }
-        broker_piece_release(h->broker, &piece);
+        broker_piece_release(r->broker, &piece);
     }
     buf_free(&ts);
     return good;
 }
 
-static void fetched_render(struct call *c, struct http *h, const struct fetch_plan *p, const struct fetched *fetched,
+static void fetched_render(struct call *c, struct request *r, const struct fetch_plan *p, const struct fetched *fetched,
                            const struct fetch_sum *sum)
 {
     enum { RECORD_BYTES = 128, ENTRY_BYTES = 256 }; /* about, without payloads and names */
@@ -407,7 +407,7 @@ static void fetched_render(struct call *c, struct http *h, const struct fetch_pl
         field_text(out, i > 0 ? ",{\"queue\":" : "{\"queue\":", p->entries[i].queue);
         field_text(out, ",\"partition\":", p->entries[i].partition);
         buf_text(out, ",\"records\":[");
-        good = records_render(out, h, &copies, &fetched[i].view);
+        good = records_render(out, r, &copies, &fetched[i].view);
         buf_byte(out, ']');
         bounds_render(out, fetched[i].view.start, fetched[i].view.tail);
         status_render(out, fetched[i].status);
@@ -432,10 +432,10 @@ static void fetch_read(struct call *c, struct engine *e, struct engine_now now)
     struct fetched *fetched = arena_get(&scratch, p->count * sizeof *fetched + 1);
     entries_fetch(r, p, e, &scratch, fetched, &sum);
     if (p->wait_ms == 0 || c->late || sum.error || p->count == 0 || (int64_t)sum.bytes >= p->bytes_min) {
-        fetched_render(c, r->http, p, fetched, &sum);
+        fetched_render(c, r, p, fetched, &sum);
     } else {
         for (uint32_t i = 0; i < p->count; i++)
-            broker_watch(r->http->broker, c, r->tenant, p->entries[i].queue, p->entries[i].partition);
+            broker_watch(r->broker, c, r->tenant, p->entries[i].queue, p->entries[i].partition);
         c->waits = true;
     }
     arena_free(&scratch);
@@ -588,11 +588,7 @@ static void changed_read(struct call *c, struct engine *e, struct engine_now now
 {
     struct request *r = c->read_ctx;
     const struct fetch_plan *p = r->route_data;
-    struct changed s = {.r = r,
-                        .e = e,
-                        .now = now,
-                        .seed = atomic_load_explicit(&r->http->id_seed, memory_order_relaxed),
-                        .scans_left = LANES_SCANNED_MAX};
+    struct changed s = {.r = r, .e = e, .now = now, .seed = request_seed(r), .scans_left = LANES_SCANNED_MAX};
     buf_text(&c->answer, "{\"entries\":[");
     for (uint32_t i = 0; i < p->count; i++) {
         if (i > 0) buf_byte(&c->answer, ',');

@@ -50,9 +50,9 @@ static bool letter_fits(struct request *r, const struct letters *l, struct arena
 {
     struct message_bytes m;
     char room[UUID_TEXT];
-    if (!message_load(r->http, scratch, v->partition_number, &v->piece, &m)) return false;
+    if (!message_load(r, scratch, v->partition_number, &v->piece, &m)) return false;
     bool fits = slice_equal(message_transaction(&m, room), l->transaction);
-    message_release(r->http, &m);
+    message_release(r, &m);
     return fits;
 }
 
@@ -115,11 +115,11 @@ static bool move_prepare(struct request *r, struct letters *l, struct engine *e,
     l->group = arena_copy(arena, v->group);
     l->too_long = !name_fits(l->queue, l->partition, slice_of(""));
     arena_init(&scratch);
-    l->damaged = !message_load(r->http, &scratch, v->partition_number, &v->piece, &m);
+    l->damaged = !message_load(r, &scratch, v->partition_number, &v->piece, &m);
     if (!l->damaged) {
         l->original = arena_copy(arena, message_transaction(&m, room));
         if (!l->too_long) move_encode(r, l, &m.item);
-        message_release(r->http, &m);
+        message_release(r, &m);
     }
     arena_free(&scratch);
     return false;

@@ -274,14 +274,14 @@ static void head_render(struct list_visit *v, const struct lane_head *head, bool
         return;
     }
     if (!engine_message_batch(v->e, head->lane, head->offset, &row.batch_first) ||
-        !message_load(v->r->http, &v->scratch, head->lane, &row.piece, &row.bytes)) {
+        !message_load(v->r, &v->scratch, head->lane, &row.piece, &row.bytes)) {
         return;
     }
     size_t before = v->out->len;
     if (l->rows++ > 0) buf_byte(v->out, ',');
     row_render(v->out, v->e, &row);
     l->bytes += v->out->len - before;
-    message_release(v->r->http, &row.bytes);
+    message_release(v->r, &row.bytes);
 }
 
 static int place_order(const void *x, const void *y)
@@ -471,9 +471,9 @@ static bool detail_answer(struct request *r, struct buf *out, struct engine *e, 
     if (!engine_message_at(e, lane->number, offset, &v.piece)) return not_found(r, out);
     must(engine_queue_next(e, r->tenant, lane->queue - 1, &v.queue));
     arena_init(&scratch);
-    if (message_load(r->http, &scratch, lane->number, &v.piece, &v.bytes)) {
+    if (message_load(r, &scratch, lane->number, &v.piece, &v.bytes)) {
         detail_render(r, out, e, now, &v);
-        message_release(r->http, &v.bytes);
+        message_release(r, &v.bytes);
     } else {
         buf_text(out, "{\"error\":\"a stored message could not be read: see the broker's log\",\"code\":\"internal\"}");
         r->call.status = 500;
@@ -495,16 +495,16 @@ struct search {
 
 static void search_block(struct search *s, uint32_t lane, const struct delivery_piece *piece)
 {
-    if (s->loaded) message_release(s->r->http, &s->block);
+    if (s->loaded) message_release(s->r, &s->block);
     s->where = piece->where;
-    s->loaded = message_load(s->r->http, &s->scratch, lane, piece, &s->block);
+    s->loaded = message_load(s->r, &s->scratch, lane, piece, &s->block);
 }
 
 static bool search_hit(struct search *s, const struct find *f, uint32_t lane, const struct delivery_piece *piece)
 {
     char room[UUID_TEXT];
     if (!s->loaded) return false;
-    message_pick(s->r->http, lane, piece, &s->block);
+    message_pick(s->r, lane, piece, &s->block);
     return slice_equal(message_transaction(&s->block, room), f->transaction);
 }
 
@@ -533,7 +533,7 @@ static enum search_state search_go(struct request *r, struct find *f, struct eng
             f->offset++;
         }
     }
-    if (s.loaded) message_release(r->http, &s.block);
+    if (s.loaded) message_release(r, &s.block);
     arena_free(&s.scratch);
     return state;
 }

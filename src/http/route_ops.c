@@ -27,8 +27,8 @@ uint64_t ops_resident_bytes(void)
 static void health_read(struct http *h, struct broker_health *out)
 {
     *out = (struct broker_health){.role = "stopped"};
-    if (h->broker == NULL) return;
-    broker_health(h->broker, out);
+    if (h->node == NULL || node_group(h->node, 0) == NULL) return;
+    broker_health(node_group(h->node, 0), out);
     out->ready = out->ready && http_ready(h) && !atomic_load_explicit(&h->stopping, memory_order_relaxed);
 }
 

@@ -133,7 +133,7 @@ void pop_answer_append(struct request *r, const struct engine_result *result)
     struct pop_answer a = {
         .result = result,
         .pieces = call->pieces,
-        .id_seed = atomic_load_explicit(&r->http->id_seed, memory_order_relaxed),
+        .id_seed = request_seed(r),
         .queue = call->pop.scope == POP_DISCOVERY ? slice_make("", 0) : call->pop.queue,
         .group = call->pop.group,
         .lease = call->pop.lease_id,
@@ -143,7 +143,7 @@ void pop_answer_append(struct request *r, const struct engine_result *result)
         .chosen_batch = call->pop.batch,
     };
     render_pop(&r->out, &a);
-    if (call->pieces != NULL) broker_pieces_release(r->http->broker, call);
+    if (call->pieces != NULL) broker_pieces_release(r->broker, call);
     counter_add(&edge_metrics_of(r->edge)->pop_messages, result->pop.messages);
 }
 
@@ -154,7 +154,7 @@ static void pop_after(struct request *r)
     const struct engine_result *result = &call->result;
     if (call->outcome == CALL_EMPTY) call->result.pop.messages = 0;
     if (result->pop.messages == 0 && !result->pop.conflates && !result->pop.conflation_conflict) {
-        if (call->pieces != NULL) broker_pieces_release(r->http->broker, call);
+        if (call->pieces != NULL) broker_pieces_release(r->broker, call);
         answer_empty(r);
         return;
     }

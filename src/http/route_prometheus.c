@@ -209,12 +209,12 @@ static void group_read(struct call *c, struct engine *e, struct engine_now now)
     struct broker_metrics m = {0};
     struct queue_families f = {0};
     struct queue_view q;
-    broker_metrics(r->http->broker, &m);
+    broker_metrics(r->broker, &m);
     raft_families(out, &m);
     storage_families(out, &m);
     step_states(out, &m);
     for (uint32_t after = 0; engine_queue_next(e, r->tenant, after, &q); after = q.number)
-        queue_render(&f, r->http->broker, e, &q, now);
+        queue_render(&f, r->broker, e, &q, now);
     family(out, "queen_queue_depth", "gauge", "Messages of a queue.");
     buf_slice(out, buf_view(&f.depth));
     family(out, "queen_dlq_depth_by_queue", "gauge", "Dead letters of a queue.");
@@ -345,7 +345,7 @@ static void prometheus_after(struct request *r)
 void route_prometheus(struct request *r)
 {
     enum { WAIT_MS = 5000 };
-    if (r->http->broker == NULL) {
+    if (r->broker == NULL) {
         prometheus_render(r, slice_make("", 0));
         return;
     }

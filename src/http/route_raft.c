@@ -33,7 +33,7 @@ static void view_read(struct call *c, struct engine *e, struct engine_now now)
     struct request *r = c->read_ctx;
     struct raft_view *v = r->route_data;
     (void)now;
-    broker_metrics(r->http->broker, &v->m);
+    broker_metrics(r->broker, &v->m);
     v->seed = engine_id_seed(e);
 }
 
@@ -167,7 +167,7 @@ static void view_after(struct request *r)
     const struct raft_view *v = r->route_data;
     struct broker_health h;
     if (!answer_outcome(r)) return;
-    broker_health(r->http->broker, &h);
+    broker_health(r->broker, &h);
     if (v->shared) {
         field_number(&r->out, "{\"enabled\":true,\"reason\":\"raft_state_machine\",\"appliedIndex\":", v->m.applied_index);
         field_number(&r->out, ",\"durableIndex\":", v->m.durable_index);
@@ -188,7 +188,7 @@ static void view_submit(struct request *r, struct raft_view wanted)
     struct raft_view *v = arena_zero(request_arena(r), sizeof *v);
     *v = wanted;
     r->route_data = v;
-    if (r->http->broker == NULL) {
+    if (r->broker == NULL) {
         answer_error(r, 503, "no_leader", "the broker is starting");
         r->retry_after_s = 1;
         return;

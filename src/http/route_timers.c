@@ -283,12 +283,12 @@ static void row_render(struct buf *out, struct request *r, struct arena *scratch
     struct call_piece piece;
     struct push_item item;
     arena_reset(scratch);
-    bool loaded = broker_piece_load(r->http->broker, scratch, &v->piece, &piece);
+    bool loaded = broker_piece_load(r->broker, scratch, &v->piece, &piece);
     if (loaded) push_group_item(&piece.group, v->piece.item0, &item);
     buf_byte(out, '{');
     timer_render(out, r->params[0], v, loaded ? &item : NULL);
     buf_byte(out, '}');
-    if (loaded) broker_piece_release(r->http->broker, &piece);
+    if (loaded) broker_piece_release(r->broker, &piece);
 }
 
 static void list_read(struct call *c, struct engine *e, struct engine_now now)
@@ -355,12 +355,12 @@ static void peek_read(struct call *c, struct engine *e, struct engine_now now)
         return;
     }
     arena_init(&scratch);
-    if (broker_piece_load(r->http->broker, &scratch, &v.piece, &piece)) {
+    if (broker_piece_load(r->broker, &scratch, &v.piece, &piece)) {
         push_group_item(&piece.group, v.piece.item0, &item);
         buf_text(out, "{\"found\":true,");
         timer_render(out, r->params[0], &v, &item);
         peek_payload(out, item.payload);
-        broker_piece_release(r->http->broker, &piece);
+        broker_piece_release(r->broker, &piece);
     } else {
         buf_text(out, "{\"error\":\"timers_error\",\"detail\":\"the payload could not be read: see the broker's log\"}");
         c->status = 500;

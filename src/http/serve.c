@@ -1,13 +1,19 @@
 /* Start and stop of `queen serve`.
  *
- *   main thread   loop 0: signals, the listener, the group; with one or two cores edge 0 as well
+ *   main thread   loop 0: signals, the other nodes, the listener; the group when there is one; edge 0 as well with one or two cores,
+ *                 or when the groups have threads of their own
  *   edge threads  one loop each
  *
- *   stop: SIGTERM -> no new connections -> the broker answers every call -> the edges send what is in flight and close -> the
- *         loops end -> the broker is closed. Each step has a limit in time. A second signal ends the process at once. */
+ *   stop: SIGTERM -> no new connections -> the node answers every call -> the edges send what is in flight and close -> the
+ *         loops end -> the node is closed. Each step has a limit in time. A second signal ends the process at once.
+ *
+ *   again: the node fetched a state, or learned its cluster, and must start anew: the same stop, then the process executes itself with
+ *          its own arguments and environment; its number stays. A signal meanwhile makes it a plain stop. */
 #include "http/serve.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/close_range.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -38,7 +44,7 @@ struct serve {
     struct http http;
     struct loop *loop; /* main */
     struct loop_fd signals;
-    bool stopping;
+    bool stopping, again, signalled;
     struct listener *listener;
     struct loop_timer ready_timer;
     struct serve_edge *edges;
@@ -73,7 +79,7 @@ static void edge_stop_run(struct loop_task *t)
     edge_stop(e->edge, edge_stopped, e);
 }
 
-static void broker_stopped(void *ctx)
+static void node_stopped(void *ctx)
 {
     struct serve *s = ctx;
     atomic_store(&s->edges_open, s->http.edge_count);
@@ -90,19 +96,34 @@ static void listener_close_run(struct loop_task *t)
     listener_close(s->listener);
 }
 
-static void stop_begin(struct serve *s, uint32_t signal_number)
+static void stop_begin(struct serve *s, const char *why)
 {
-    if (s->stopping) {
-        log_warn("second signal: leaving at once");
-        _exit(0);
-    }
     s->stopping = true;
-    log_info("stopping (%s)", signal_number == SIGINT ? "SIGINT" : "SIGTERM");
+    log_info("stopping (%s)", why);
     atomic_store(&s->http.stopping, true);
     loop_timer_cancel(s->loop, &s->ready_timer);
     s->close_listener.run = listener_close_run;
     loop_post(s->edges[0].loop, &s->close_listener);
-    broker_stop(s->http.broker, broker_stopped, s);
+    node_stop(s->http.node, node_stopped, s);
+}
+
+static void stop_signal(struct serve *s, uint32_t number)
+{
+    if (s->signalled) {
+        log_warn("second signal: leaving at once");
+        _exit(0);
+    }
+    s->signalled = true;
+    s->again = false;
+    if (!s->stopping) stop_begin(s, number == SIGINT ? "SIGINT" : "SIGTERM");
+}
+
+static void start_anew(void *ctx)
+{
+    struct serve *s = ctx;
+    if (s->stopping) return;
+    s->again = true;
+    stop_begin(s, "to start anew");
 }
 
 static void signals_ready(struct loop_fd *f, uint32_t events)
@@ -110,7 +131,7 @@ static void signals_ready(struct loop_fd *f, uint32_t events)
     struct serve *s = serve_of(f, offsetof(struct serve, signals));
     struct signalfd_siginfo info;
     (void)events;
-    while (read(f->fd, &info, sizeof info) == (ssize_t)sizeof info) stop_begin(s, info.ssi_signo);
+    while (read(f->fd, &info, sizeof info) == (ssize_t)sizeof info) stop_signal(s, info.ssi_signo);
 }
 
 /* ---- start -------------------------------------------------------------------------------------------------------- */
@@ -182,7 +203,7 @@ static bool edges_make(struct serve *s)
     for (uint32_t i = 0; i < count; i++) {
         struct serve_edge *e = &s->edges[i];
         e->serve = s;
-        e->has_thread = i > 0 || s->config.group_own_thread;
+        e->has_thread = i > 0 || (s->config.groups == 1 && s->config.group_own_thread);
         e->loop = e->has_thread ? loop_new() : s->loop;
         if (e->loop == NULL) return false;
         e->edge = edge_new(&s->http, e->loop);
@@ -227,9 +248,8 @@ static int serve_run(struct serve *s, struct buf *error)
     if (s->loop == NULL || !signals_open(s) || !edges_make(s)) return fail(3, "cannot make an event loop", NULL);
     s->listener = listener_open(&s->http, s->edges[0].loop, error);
     if (s->listener == NULL) return fail(1, "", error);
-    struct broker_place place = {.dir = s->config.dir};
-    s->http.broker = broker_open(&s->config, &place, s->loop, &exit_code, error);
-    if (s->http.broker == NULL) return fail(exit_code, "", error);
+    s->http.node = node_open(&s->config, s->loop, start_anew, s, &exit_code, error);
+    if (s->http.node == NULL) return fail(exit_code, "", error);
     if (!s->edges[0].has_thread) edge_behind_broker(s->edges[0].edge);
     listener_accept(s->listener);
     say_listening(s);
@@ -246,7 +266,7 @@ static int serve_run(struct serve *s, struct buf *error)
 static void serve_free(struct serve *s)
 {
     for (uint32_t i = 0; i < s->http.edge_count; i++) edge_free(s->http.edges[i]);
-    broker_close(s->http.broker);
+    node_close(s->http.node);
     listener_free(s->listener);
     kv_rates_free(s->http.kv_rates);
     for (uint32_t i = 0; i < s->http.edge_count; i++) {
@@ -257,6 +277,26 @@ static void serve_free(struct serve *s)
     free(s->edges);
     free(s->http.edges);
     free(s);
+}
+
+/* Only when that fails does it come back. */
+static int exec_self(void)
+{
+    enum { ARGUMENTS_BYTES_MAX = 1 << 21, ARGUMENTS_MAX = 1024 };
+    static char *arguments[ARGUMENTS_MAX + 1];
+    char *bytes = malloc(ARGUMENTS_BYTES_MAX);
+    size_t len = 0, count = 0;
+    int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+    must(bytes != NULL);
+    for (ssize_t n = 1; fd >= 0 && n > 0 && len<ARGUMENTS_BYTES_MAX - 1; len += n> 0 ? (size_t)n : 0)
+        n = read(fd, bytes + len, ARGUMENTS_BYTES_MAX - 1 - len);
+    for (size_t at = 0; at < len && count < ARGUMENTS_MAX; at += strlen(bytes + at) + 1) arguments[count++] = bytes + at;
+    if (count > 0) {
+        close_range(3, ~0u, CLOSE_RANGE_CLOEXEC); /* whatever a library left open */
+        execv("/proc/self/exe", arguments);
+    }
+    log_error("cannot start anew: %s", strerror(errno));
+    return 3;
 }
 
 int serve_main(int argc, char **argv)
@@ -278,7 +318,8 @@ int serve_main(int argc, char **argv)
     int code = files_raise(&s->config) ? serve_run(s, &error) : 1;
     buf_free(&error);
     if (code != 0) return code; /* the process ends; what was opened is closed by that */
+    bool again = s->again;
     serve_free(s);
-    log_info("stopped");
-    return 0;
+    log_info(again ? "starting anew" : "stopped");
+    return again ? exec_self() : 0;
 }

@@ -104,7 +104,7 @@ static void close_say(const struct conn *c, enum conn_state was, const char *why
             log_warn("%s node %llu (%s): %s", what, (unsigned long long)atomic_load(&p->id), c->name, why);
         }
     } else if (logger_every(&n->strange_said_us, SAY_US)) {
-        log_warn("connection from %s refused: %s", c->name, why);
+        log_warn("connection from %s not taken: %s", c->name, why);
     }
 }
 

@@ -218,7 +218,7 @@ static void verdict_came(struct conn *c, const struct hello_message *m)
         return;
     }
     if (v.code == VERDICT_WRONG) {
-        conn_close(c, "refused by it: %.*s", (int)v.text.len, v.text.at);
+        conn_close(c, "it says: %.*s", (int)v.text.len, v.text.at);
         return;
     }
     const char *why = n->options.meet == NULL ? NULL : n->options.meet(n->options.ctx, &c->other);
@@ -258,7 +258,7 @@ void handshake_refused(struct conn *c, struct slice text)
     }
     snprintf(why, sizeof why, "%.*s", (int)(text.len > HELLO_TEXT_MAX ? HELLO_TEXT_MAX : text.len), text.at);
     struct net_peer *p = peer_find(n, peer);
-    conn_close(c, "refused by node %" PRIu64 ": %s", peer, why);
+    conn_close(c, "node %" PRIu64 " refuses us: %s", peer, why);
     if (n->options.refused != NULL && logger_every(p != NULL ? &p->refused_us : &n->refused_us, SAY_US)) {
         n->options.refused(n->options.ctx, peer, why);
     }

@@ -3,16 +3,21 @@
  *   node A  --A's connection: A's frames-->  node B      each node dials every peer and sends on the connection it dialled;
  *   node A  <--B's connection: B's frames--  node B      what it receives comes on the connection the peer dialled
  *
- * A frame {channel, kind, bytes} arrives whole and in order, or not at all: what is sent while a peer is not connected, or beyond
- * the backlog limit, is dropped, and what was under way when a connection broke is lost. After a break the receiver never sees
- * frames of the old connection again: a new authenticated connection of a peer takes the old one's place.
+ * A frame {channel, kind, bytes} arrives whole and in the order of its channel, or not at all: what is sent while a peer is not
+ * connected, or beyond the backlog limit, is dropped, and what was under way when a connection broke is lost. After a break the
+ * receiver never sees frames of the old connection again: a new authenticated connection of a peer takes the old one's place.
+ * Channels take turns on the connection, so a large frame of one does not hold up the others.
  *
  * One net serves all raft groups of the node: `channel` is the group's number. Its sockets live on one loop; a channel may live on
  * another loop (its thread): frames are then handed over in order, one task a batch.
  *
  * Authentication is mutual, with the cluster's secret, and a connection's frames cannot be forged or reordered: hello with nonces and
- * identities, HMAC-SHA256 of both over the secret, a key for each connection derived from both nonces, a tag on every frame (AES-GMAC
- * with a counter). With a certificate it runs inside TLS besides. No secret: net_open refuses.
+ * identities, HMAC-SHA256 of both over the secret, a key for each connection derived from both nonces, a tag on everything that is sent
+ * (AES-GMAC with a counter; frames of one turn share one). Frames can be read on the way: with certificates all of it runs inside TLS
+ * (1.2 or later) besides, and both ends must show one of the given authority. No secret: net_open refuses.
+ *
+ * A connection from which nothing was heard for 5 s (a sign of life is sent every second) is taken for dead. At most 32 connections
+ * may be in the handshake, for 3 s; above, the oldest goes.
  *
  * Large frames travel in pieces; `receiving` tells while one is coming in, so that its sender is known to be alive. The receiver
  * accepts at most NET_FRAME_BYTES_MAX, and takes memory as bytes arrive, not as announced.
@@ -53,19 +58,21 @@ struct net_options {
     uint16_t listen_port;                    /* 0 = any: net_port */
     const char *tls_cert, *tls_key, *tls_ca; /* paths of PEM files, all or none */
     void *ctx;
-    /* A peer has proved that it knows the secret. NULL lets it in; a text refuses it, and it is told that text. */
+    /* A peer has proved that it knows the secret, on its connection or on ours to it. NULL lets it in; a text (of at most 1000 bytes) refuses
+     * it, and it is told that text. NULL pointer: everybody with the secret is let in. */
     const char *(*meet)(void *ctx, const struct net_self *peer);
-    /* A peer refused us with its text (at most once a second a peer). */
+    /* A peer refused us: the text of its `meet` (at most once a second a peer). What net itself refuses (wrong secret, another cluster,
+     * another node at that address, our own) is logged on both sides, at most once a second. */
     void (*refused)(void *ctx, uint64_t peer, const char *why);
 };
 
 struct net *net_open(const struct net_options *o, struct buf *error); /* NULL: error says why (secret, certificate, port) */
-void net_close(struct net *n);                                        /* the loop must not run again after it */
+void net_close(struct net *n); /* its loop and the channels' must not run again after it */
 uint16_t net_port(const struct net *n);
-void net_self_cluster(struct net *n, struct uuid cluster); /* a waiting node learned it */
+void net_self_cluster(struct net *n, struct uuid cluster); /* a waiting node learned it, in `meet` for example */
 
 /* A peer to dial, or its new address; it is dialled again and again with growing pauses (20 ms to 1 s). The name is looked up at each
- * try, off the loop. */
+ * try, off the loop. Our own id is ignored. A peer that dials us need not be set: who may do so is for `meet` to say. */
 void net_peer_set(struct net *n, uint64_t peer, const char *host, uint16_t port);
 void net_peer_remove(struct net *n, uint64_t peer); /* closes both its connections */
 
@@ -76,13 +83,15 @@ struct net_channel {
     struct loop *loop;
     /* On that loop. `frame` lives until the call returns. */
     void (*frame)(void *ctx, uint64_t peer, uint8_t kind, struct slice frame);
-    /* A connection came up (authenticated) or broke; in order with the frames. */
+    /* A connection came up (authenticated) or broke; in order with the frames. On the net's own loop it may run inside net_attach (for
+     * what is up), net_peer_set and net_peer_remove. Any call may be made from it. */
     void (*link)(void *ctx, uint64_t peer, enum net_link which, bool up);
     void (*receiving)(void *ctx, uint64_t peer); /* part of a large frame of this channel came in; at most every 10 ms */
 };
-/* Before the loop runs, or for new channels later. The struct is copied. */
+/* The struct is copied; a loop of NULL is the net's. Frames of a channel that nobody attached are dropped. A channel on another loop that
+ * does not keep up makes the net stop reading at 32 MiB under way to it: the peers' backlogs grow then. */
 void net_attach(struct net *n, uint16_t channel, const struct net_channel *c);
-/* No frame is delivered to it any more once `detached` has run on the net's loop. */
+/* Nothing is delivered to it any more when this returns; for a channel of another loop it waits for a call that is under way. */
 void net_detach(struct net *n, uint16_t channel);
 
 enum net_flags { NET_VITAL = 1 }; /* small and worth more than bulk: dropped later */

@@ -33,7 +33,6 @@ static bool body_get(struct replica *r, const struct slot *s, struct slice *body
 /* A committed change of the members: raft is told, outside the step that committed it, and our copy for the next start is renewed. */
 static void change_apply(struct replica *r, uint64_t index, struct slice body)
 {
-    if (index == 1) return; /* raft knows the first one without being told */
     struct buf error = {0};
     if (index > r->conf.index) {
         r->conf.index = index;
@@ -49,8 +48,9 @@ static void change_apply(struct replica *r, uint64_t index, struct slice body)
     struct raft_event event = {.type = RAFT_CONFIGURATION, .configuration.index = index};
     struct raft_buffer encoded = {.base = (void *)(uintptr_t)body.at, .len = body.len};
     must(raft_configuration_decode(&encoded, &event.configuration.conf) == 0);
-    int rv = step_run(r, &event); /* takes the configuration */
-    if (rv != 0) replica_fail(r, raft_strerror(rv));
+    bool leads = raft_state(&r->raft) == RAFT_LEADER && index == r->raft.configuration_uncommitted_index;
+    if (leads && !voter_has(&event.configuration.conf, r->identity.node)) transfer_away(r);
+    step_must(r, &event); /* takes the configuration */
 }
 
 static bool entry_apply(struct replica *r, uint64_t index)
@@ -69,18 +69,10 @@ static bool entry_apply(struct replica *r, uint64_t index)
         }
         if (pinned) log_unpin(r->log, pin);
     }
-    must(r->ring.first == index);
-    ring_pop(&r->ring);
     r->flight_bytes -= s.len;
     r->applied = index;
     r->applied_term = s.term;
     return !atomic_load_explicit(&r->broken, memory_order_relaxed);
-}
-
-static uint64_t apply_limit(const struct replica *r)
-{
-    /* Committed may be ahead of what this node stored; the state must never outrun the log. */
-    return r->commit_max < r->raft.last_stored ? r->commit_max : r->raft.last_stored;
 }
 
 void apply_run(struct replica *r)
@@ -88,7 +80,8 @@ void apply_run(struct replica *r)
     if (r->applying || atomic_load_explicit(&r->broken, memory_order_relaxed)) return;
     uint64_t entries = 0, bytes = 0;
     r->applying = true;
-    while (r->applied < apply_limit(r) && entries < RUN_ENTRIES_MAX && bytes < RUN_BYTES_MAX) {
+    /* Committed may be ahead of what this node stored; the state must never outrun the log. */
+    while (r->applied < stored_commit(r) && entries < RUN_ENTRIES_MAX && bytes < RUN_BYTES_MAX) {
         bytes += ring_at(&r->ring, r->applied + 1)->len;
         if (!entry_apply(r, r->applied + 1)) break;
         entries++;
@@ -102,15 +95,23 @@ void apply_run(struct replica *r)
 bool apply_hook(struct loop_hook *hook)
 {
     struct replica *r = (struct replica *)(void *)((char *)hook - offsetof(struct replica, hook));
+    if (atomic_load_explicit(&r->broken, memory_order_relaxed)) return false;
     uint64_t applied = r->applied;
     enum replica_role role = r->role;
-    if (r->applied < apply_limit(r)) {
-        apply_run(r);
-    } else if (r->role == REPLICA_STARTING) {
-        role_update(r);
+    if (r->applied < stored_commit(r)) apply_run(r);
+    settle(r);
+    bool more = r->applied != applied || r->role != role;
+    /* The others hooks may still submit an entry that tells the others what is committed; so the notice waits for one more round. */
+    if (!notice_due(r)) {
+        r->notice_waited = false;
+    } else if (!r->notice_waited) {
+        r->notice_waited = more = true;
+    } else {
+        r->notice_waited = false;
+        notice_send(r);
     }
     /* What was applied or told here is news for the hooks before this one too. */
-    return r->applied != applied || r->role != role;
+    return more;
 }
 
 static enum replica_role role_now(struct replica *r)

@@ -181,17 +181,23 @@ enum log_status conf_load(const char *dir, struct conf *out, bool *found, struct
     return status;
 }
 
+void conf_write(const struct conf *c, struct buf *out)
+{
+    size_t begin = out->len;
+    buf_put(out, CONF_MAGIC, 8);
+    buf_u32(out, 1);
+    buf_u32(out, 0);
+    buf_u64(out, c->index);
+    buf_u64(out, c->encoded.len);
+    buf_slice(out, buf_view(&c->encoded));
+    uint32_t crc = crc32c(0, out->at + begin + 16, out->len - begin - 16);
+    memcpy(out->at + begin + 12, &crc, 4);
+}
+
 enum log_status conf_store(const char *dir, const struct conf *c, struct buf *error)
 {
     struct buf file = {0};
-    buf_put(&file, CONF_MAGIC, 8);
-    buf_u32(&file, 1);
-    buf_u32(&file, 0);
-    buf_u64(&file, c->index);
-    buf_u64(&file, c->encoded.len);
-    buf_slice(&file, buf_view(&c->encoded));
-    uint32_t crc = crc32c(0, file.at + 16, file.len - 16);
-    memcpy(file.at + 12, &crc, 4);
+    conf_write(c, &file);
     enum log_status status = file_replace(dir, "configuration", buf_view(&file), error);
     buf_free(&file);
     return status;

@@ -1,6 +1,6 @@
 /* Term and vote: two files of one page each, written in turn.
  *
- *   magic 8 | format 4 | crc 4 (of what follows) | version 8 | term 8 | vote 8 | node 8 | cluster 16 | zeros
+ *   magic 8 | format 4 | crc 4 (of what follows) | version 8 | term 8 | vote 8 | node 8 | cluster 16 | waits 8 | zeros
  *
  * Version v goes to meta-(v & 1), over the older of the two, so that a write cut short leaves the newer one whole. A page that fails
  * its checks is such a write; the other one counts. */
@@ -23,6 +23,7 @@ struct meta_page {
     uint32_t format, crc;
     uint64_t version, term, vote, node;
     struct uuid cluster;
+    uint64_t waits; /* 1: made without members, and no entry is durable here yet */
 };
 
 static uint32_t page_crc(const char *page)
@@ -62,6 +63,7 @@ static enum log_status page_take(struct meta *m, int i, ssize_t len, bool *valid
     m->vote = p.vote;
     m->node = p.node;
     m->cluster = p.cluster;
+    m->waits = p.waits != 0;
     return LOG_OK;
 }
 
@@ -117,8 +119,13 @@ enum log_status meta_write(struct meta *m, uint64_t term, uint64_t vote, struct 
     uint64_t version = m->version + 1;
     int i = (int)(version & 1);
     if (m->fds[i] < 0 && !file_create(m, i, error)) return LOG_IO;
-    struct meta_page p = {
-        .format = META_FORMAT, .version = version, .term = term, .vote = vote, .node = m->node, .cluster = m->cluster};
+    struct meta_page p = {.format = META_FORMAT,
+                          .version = version,
+                          .term = term,
+                          .vote = vote,
+                          .node = m->node,
+                          .cluster = m->cluster,
+                          .waits = m->waits};
     memcpy(p.magic, META_MAGIC, 8);
     memset(m->page, 0, META_BYTES);
     memcpy(m->page, &p, sizeof p);

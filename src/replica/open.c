@@ -1,12 +1,15 @@
 /* Starting.
  *
  *   read identity, configuration, term and vote   nothing is written yet
- *   open the log: its records after the applied one
+ *   open the log: its records from the applied one on, and those kept before it
  *   do they belong together? if not: refuse, name the file
  *   a new node: identity -> configuration -> term and vote (version 1) -> entry 1, each durable before the next
+ *   one that waits to be added: identity -> term and vote, marked as waiting; configuration and entries come from a leader
  *   the term of this start, durable -> raft's START
  *
- * Creation has come to its end when term and vote have a version above 1: until then a start goes on where it was cut short. */
+ * Creation has come to its end when term and vote have a version above 1: until then a start goes on where it was cut short. A node
+ * that waits has come to its end when its first entry is durable (or a fetched state was put in place): until then a log without
+ * entries is no loss. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -19,7 +22,15 @@
 #include "base/logger.h"
 #include "replica/replica_inner.h"
 
-enum { ELECTION_TIMEOUT_MS = 1000, HEARTBEAT_TIMEOUT_MS = 100, INSTALL_TIMEOUT_MS = 600000, NODE_FIRST = 1 };
+enum {
+    ELECTION_TIMEOUT_MS = 1000,
+    HEARTBEAT_TIMEOUT_MS = 100,
+    INSTALL_TIMEOUT_MS = 5000,      /* a member that should fetch a state is asked again */
+    INFLIGHT_ENTRIES_MAX = 1 << 30, /* by raft's count; ours is in bytes, see stream.c */
+    WINDOW_BYTES = 32 << 20,
+    NODE_FIRST = 1,
+    CREATE_TERM = 1,
+};
 
 /* ---- what the log reports while it is opened */
 
@@ -27,7 +38,13 @@ void open_record(void *ctx, const struct log_record *rec)
 {
     struct replica *r = ctx;
     if (r->open_fault != NULL) return;
-    if (r->ring.next == 0) ring_init(&r->ring, rec->index);
+    /* The scan begins at a file's beginning. What it finds first may be cut again from an even earlier entry on, which was not in
+     * that file the first time: only what follows then counts. */
+    bool earlier = r->o.keep_bytes > 0 && rec->index < r->ring.first && r->ring.next > 0;
+    if (r->ring.next == 0 || earlier) {
+        ring_free(&r->ring);
+        ring_init(&r->ring, rec->index);
+    }
     bool fits = rec->index >= r->ring.first && rec->index <= r->ring.next;
     uint64_t term_before = rec->index > r->ring.first && fits ? ring_at(&r->ring, rec->index - 1)->term : 0;
     if (!fits) r->open_fault = "does not follow the entry before it";
@@ -68,7 +85,7 @@ static enum log_status log_start(struct replica *r, struct buf *error)
         .cache_bytes_max = r->o.cache_bytes_max,
         .cache_age_us = r->o.cache_age_us,
         /* With the last applied entry itself: it shows that log and store belong together. */
-        .first_index = r->o.applied_index,
+        .first_index = r->o.keep_bytes > 0 ? 1 : r->o.applied_index,
         .first_pos = r->o.applied_pos,
         .ctx = r,
         .record = open_record,
@@ -123,14 +140,14 @@ static enum log_status used_check(struct replica *r, const struct found *f, stru
         return refuse(error, r, "log", why);
     }
     uint64_t first_wanted = applied == 0 ? 1 : applied;
-    if (r->ring.first != first_wanted) {
+    if (r->ring.first > first_wanted || r->ring.next <= first_wanted) {
         snprintf(why, sizeof why,
-                 "begins at entry %" PRIu64 ", but entry %" PRIu64 " is wanted: the store (applied up to %" PRIu64
+                 "has entries %" PRIu64 " to %" PRIu64 ", but entry %" PRIu64 " is wanted: the store (applied up to %" PRIu64
                  ") and the log do not belong together",
-                 r->ring.first, first_wanted, applied);
+                 r->ring.first, ring_last(r), first_wanted, applied);
         return refuse(error, r, "log", why);
     }
-    const struct slot *s = ring_at(&r->ring, r->ring.first);
+    const struct slot *s = ring_at(&r->ring, first_wanted);
     if (applied > 0 && s->term != r->o.applied_term) {
         snprintf(why, sizeof why,
                  "entry %" PRIu64 " has term %" PRIu64 ", but the store has applied it with term %" PRIu64
@@ -142,24 +159,78 @@ static enum log_status used_check(struct replica *r, const struct found *f, stru
     return LOG_OK;
 }
 
+static bool uuid_zero(struct uuid id)
+{
+    return uuid_equal(id, (struct uuid){0});
+}
+
 static enum log_status node_check(const struct replica *r, struct buf *error)
 {
-    if (r->o.node_id == 0 || r->o.node_id == r->identity.node) return LOG_OK;
-    buf_printf(error, "%s/identity: the directory belongs to node %" PRIu64 ", but this is started as node %" PRIu64, r->dir,
-               r->identity.node, r->o.node_id);
+    if (r->o.node_id != 0 && r->o.node_id != r->identity.node) {
+        buf_printf(error, "%s/identity: the directory belongs to node %" PRIu64 ", but this is started as node %" PRIu64,
+                   r->dir, r->identity.node, r->o.node_id);
+        return LOG_DAMAGED;
+    }
+    if (uuid_zero(r->o.cluster) || uuid_equal(r->o.cluster, r->identity.cluster)) return LOG_OK;
+    char its[UUID_TEXT], ours[UUID_TEXT];
+    uuid_text(r->identity.cluster, its);
+    uuid_text(r->o.cluster, ours);
+    buf_printf(error, "%s/identity: the directory belongs to cluster %.*s, but this is started in cluster %.*s", r->dir,
+               UUID_TEXT, its, UUID_TEXT, ours);
     return LOG_DAMAGED;
 }
 
 /* ---- creation */
 
+static int member_by_id(const void *a, const void *b)
+{
+    const struct replica_member *left = *(const struct replica_member *const *)a,
+                                *right = *(const struct replica_member *const *)b;
+    return left->id < right->id ? -1 : left->id > right->id;
+}
+
+static void server_put(struct raft_configuration *c, uint64_t id, const char *address, int role)
+{
+    char *text = member_address_text(id, address);
+    must(raft_configuration_add(c, id, text, role) == 0);
+    free(text);
+}
+
+/* The members asked for, by id: the same on every node. None: this node alone. */
+static enum log_status members_make(struct replica *r, struct raft_configuration *c, struct buf *error)
+{
+    const struct replica_member *sorted[REPLICA_MEMBERS_MAX];
+    uint32_t count = r->o.member_count;
+    bool me = count == 0, voters = count == 0;
+    must(count <= REPLICA_MEMBERS_MAX);
+    for (uint32_t i = 0; i < count; i++) sorted[i] = &r->o.members[i];
+    qsort(sorted, count, sizeof sorted[0], member_by_id);
+    for (uint32_t i = 0; i < count; i++) {
+        must(sorted[i]->id != 0 && (i == 0 || sorted[i]->id != sorted[i - 1]->id));
+        me |= sorted[i]->id == r->identity.node;
+        voters |= sorted[i]->role == REPLICA_VOTER;
+        server_put(c, sorted[i]->id, sorted[i]->address, sorted[i]->role == REPLICA_VOTER ? RAFT_VOTER : RAFT_STANDBY);
+    }
+    if (count == 0) {
+        char address[32];
+        snprintf(address, sizeof address, "node-%" PRIu64, r->identity.node);
+        must(raft_configuration_add(c, r->identity.node, address, RAFT_VOTER) == 0);
+    }
+    if (me && voters) return LOG_OK;
+    buf_printf(error, "%s: node %" PRIu64 " is not among the members it is to begin with", r->dir, r->identity.node);
+    return LOG_DAMAGED;
+}
+
 static enum log_status conf_make(struct replica *r, struct buf *error)
 {
     struct raft_configuration c;
     struct raft_buffer encoded;
-    char address[32];
-    snprintf(address, sizeof address, "node-%" PRIu64, r->identity.node);
     raft_configuration_init(&c);
-    must(raft_configuration_add(&c, r->identity.node, address, RAFT_VOTER) == 0);
+    enum log_status status = members_make(r, &c, error);
+    if (status != LOG_OK) {
+        raft_configuration_close(&c);
+        return status;
+    }
     must(raft_configuration_encode(&c, &encoded) == 0);
     raft_configuration_close(&c);
     r->conf.index = 1;
@@ -185,20 +256,42 @@ static enum log_status first_entry_write(struct replica *r, struct buf *error)
     return LOG_OK;
 }
 
-static enum log_status create(struct replica *r, const struct found *f, struct buf *error)
+static enum log_status identity_make(struct replica *r, const struct found *f, struct buf *error)
 {
     enum log_status status = LOG_OK;
     if (!f->identity) {
-        r->identity = (struct identity){
-            .cluster = uuid_mint(clock_wall_us()), .node = r->o.node_id == 0 ? NODE_FIRST : r->o.node_id, .generation = 1};
+        r->identity = (struct identity){.cluster = uuid_zero(r->o.cluster) ? uuid_mint(clock_wall_us()) : r->o.cluster,
+                                        .node = r->o.node_id == 0 ? NODE_FIRST : r->o.node_id,
+                                        .generation = 1};
         status = identity_store(r->dir, &r->identity, error);
     }
     if (status == LOG_OK) status = node_check(r, error);
-    if (status == LOG_OK) status = conf_make(r, error);
     r->meta.cluster = r->identity.cluster;
     r->meta.node = r->identity.node;
-    if (status == LOG_OK && r->meta.version == 0) status = meta_write(&r->meta, 1, r->identity.node, error);
+    return status;
+}
+
+static enum log_status create(struct replica *r, const struct found *f, struct buf *error)
+{
+    enum log_status status = identity_make(r, f, error);
+    if (status == LOG_OK) status = conf_make(r, error);
+    /* Alone it has voted for itself; with others nobody has voted in the first term, and nobody leads in it. */
+    uint64_t vote = r->o.member_count == 0 ? r->identity.node : 0;
+    if (status == LOG_OK && r->meta.version == 0) status = meta_write(&r->meta, CREATE_TERM, vote, error);
     if (status == LOG_OK && r->ring.next == 0) status = first_entry_write(r, error);
+    if (status == LOG_OK && r->o.member_count > 0) status = meta_write(&r->meta, CREATE_TERM, vote, error);
+    return status;
+}
+
+/* A node that waits to be added: no configuration, no entries. It has no vote to give and never asks for one. */
+static enum log_status wait_begin(struct replica *r, const struct found *f, struct buf *error)
+{
+    enum log_status status = identity_make(r, f, error);
+    r->conf.index = 0; /* what is there may have been stored for an entry that never came to be */
+    buf_clear(&r->conf.encoded);
+    ring_init(&r->ring, 1);
+    r->meta.waits = true;
+    if (status == LOG_OK && r->meta.version == 0) status = meta_write(&r->meta, 0, 0, error);
     return status;
 }
 
@@ -275,6 +368,11 @@ static enum log_status term_begin(struct replica *r, const struct raft_configura
     uint64_t last_term = r->ring.next > r->ring.first ? ring_at(&r->ring, ring_last(r))->term : r->o.applied_term;
     bool only_voter = alone(c, r->identity.node);
     const char *newest = (r->meta.version & 1) != 0 ? "meta-1" : "meta-0";
+    bool fetched = ring_last(r) == r->o.applied_index; /* the state came from a leader of a term that is news here */
+    if (last_term > r->meta.term && !only_voter && fetched) {
+        log_warn("%s/%s: holds an older term than the log's last entry; no vote is given in that one", r->dir, newest);
+        return meta_write(&r->meta, last_term, r->identity.node, error);
+    }
     if (last_term > r->meta.term && !only_voter)
         return refuse(error, r, newest, "holds an older term than the log's last entry");
     if (last_term > r->meta.term)
@@ -294,16 +392,17 @@ static enum log_status raft_begin(struct replica *r, struct raft_entry *entries,
     random_bytes(&seed, sizeof seed);
     raft_seed(&r->raft, seed);
     raft_set_pre_vote(&r->raft, true);
-    raft_set_election_timeout(&r->raft, ELECTION_TIMEOUT_MS);
-    raft_set_heartbeat_timeout(&r->raft, HEARTBEAT_TIMEOUT_MS);
+    raft_set_election_timeout(&r->raft, r->o.election_ms);
+    raft_set_heartbeat_timeout(&r->raft, r->o.heartbeat_ms);
     raft_set_install_snapshot_timeout(&r->raft, INSTALL_TIMEOUT_MS);
+    raft_set_max_inflight_entries(&r->raft, INFLIGHT_ENTRIES_MAX);
     struct raft_snapshot_metadata snapshot = {
         .index = r->o.applied_index, .term = r->o.applied_term, .configuration_index = r->conf.index};
     struct raft_event event = {.type = RAFT_START,
                                .start = {.term = r->meta.term,
                                          .voted_for = r->meta.vote,
                                          .metadata = r->o.applied_index > 0 ? &snapshot : NULL,
-                                         .start_index = r->o.applied_index + 1,
+                                         .start_index = r->ring.first,
                                          .entries = entries,
                                          .n_entries = n}};
     if (r->o.applied_index > 0) {
@@ -320,9 +419,9 @@ static enum log_status raft_start_it(struct replica *r, struct buf *error)
 {
     struct raft_entry *entries;
     unsigned n;
-    struct raft_configuration last;
+    struct raft_configuration last = {0};
     enum log_status status = entries_make(r, &entries, &n, error);
-    if (status == LOG_OK) status = conf_last(r, entries, n, &last, error);
+    if (status == LOG_OK && r->conf.index > 0) status = conf_last(r, entries, n, &last, error);
     if (status != LOG_OK) {
         entries_free(entries, n);
         return status;
@@ -343,13 +442,26 @@ static enum log_status parts_check(struct replica *r, struct found *f, struct bu
 {
     /* Only the very first write of term and vote, to meta-1, can have been cut short with nothing else there. */
     bool begun = r->meta.version == 0 && r->meta.files <= 1 && r->ring.next == 0;
-    bool first = r->meta.version == 1 && r->ring.next <= 2;
-    if (r->o.applied_index == 0 && (begun || first)) {
-        enum log_status status = creating_check(r, f, error);
-        return status == LOG_OK ? create(r, f, error) : status;
+    bool first = r->meta.version == 1 && r->ring.next <= 2 && !r->meta.waits;
+    bool waits = r->meta.waits && r->ring.next == 0;
+    if (r->o.applied_index == 0 && (begun || first || waits)) {
+        enum log_status status =
+            waits ? (f->identity ? LOG_OK : refuse(error, r, "identity", "is missing, but other files of a node are there"))
+                  : creating_check(r, f, error);
+        if (status != LOG_OK) return status;
+        return waits || (begun && r->o.join) ? wait_begin(r, f, error) : create(r, f, error);
     }
     enum log_status status = used_check(r, f, error);
     return status == LOG_OK ? node_check(r, error) : status;
+}
+
+/* What the scan found before the entries that are kept. */
+static void kept_bound(struct replica *r)
+{
+    if (r->o.applied_index == 0) return;
+    uint64_t keep = keep_start(r, r->o.applied_index);
+    while (r->ring.first < keep) ring_pop(&r->ring);
+    marks_trim(&r->marks, keep);
 }
 
 static enum log_status parts_open(struct replica *r, struct buf *error)
@@ -365,11 +477,15 @@ static enum log_status parts_open(struct replica *r, struct buf *error)
     if (status == LOG_OK) status = log_start(r, error);
     if (status == LOG_OK) status = parts_check(r, &f, error);
     if (status != LOG_OK) return status;
-    /* The applied entry has served its purpose. */
-    if (r->o.applied_index > 0) ring_pop(&r->ring);
-    for (uint64_t i = r->ring.first; i < r->ring.next; i++) r->flight_bytes += ring_at(&r->ring, i)->len;
+    kept_bound(r);
+    for (uint64_t i = r->o.applied_index + 1; i < r->ring.next; i++) r->flight_bytes += ring_at(&r->ring, i)->len;
     r->applied = r->stored = r->commit_max = r->o.applied_index;
     r->applied_term = r->o.applied_term;
+    if (r->meta.waits && r->conf.index > 0) { /* what it waited for is there, and durable */
+        r->meta.waits = false;
+        status = meta_write(&r->meta, r->meta.term, r->meta.vote, error);
+        if (status != LOG_OK) return status;
+    }
     return raft_start_it(r, error);
 }
 
@@ -393,15 +509,22 @@ enum log_status replica_open(struct replica **out, const struct replica_options 
     r->log_dir = text_join(o->dir, "/log");
     r->o.dir = r->dir;
     r->meta.fds[0] = r->meta.fds[1] = -1;
+    if (r->o.election_ms == 0) r->o.election_ms = ELECTION_TIMEOUT_MS;
+    if (r->o.heartbeat_ms == 0) r->o.heartbeat_ms = HEARTBEAT_TIMEOUT_MS;
+    if (r->o.window_bytes == 0) r->o.window_bytes = WINDOW_BYTES;
     r->role = REPLICA_STARTING;
     r->hook.run = apply_hook;
     r->timer.fire = step_timeout;
     r->synced_task.run = step_synced;
+    r->confirm_task.run = confirm_start;
     enum log_status status = parts_open(r, error);
     if (status != LOG_OK) {
         replica_close(r);
         return status;
     }
+    r->o.members = NULL; /* the caller's; only creation reads it */
+    r->told_committed = r->raft.configuration_committed_index;
+    r->told_uncommitted = r->raft.configuration_uncommitted_index;
     loop_hook_add(o->loop, &r->hook);
     *out = r;
     return LOG_OK;
@@ -424,6 +547,8 @@ void replica_close(struct replica *r)
     buf_free(&r->aside);
     buf_free(&r->body);
     buf_free(&r->conf.encoded);
+    buf_free(&r->outgoing.small);
+    free(r->entries);
     free(r->dir);
     free(r->log_dir);
     free(r);

@@ -19,7 +19,7 @@ def run(env, tmp_path, *args):
 
 
 @pytest.mark.parametrize("name,value", [
-    ("QUEEN_LOG_JSON", "ture"), ("QUEEN_TENANCY_HEADER", "maybe"), ("JWT_ENABLED", "flase"), ("JWT_ENABLED", "true"), ("QUEEN_ENCRYPTION_KEY", "00" * 32), ("QUEEN_RAFT_PEERS", "1=a:1/a:2"), ("QUEEN_RAFT_JOIN", "yes"), ("QUEEN_RAFT_GROUPS", "4"), ("QUEEN_KAFKA_EMBEDDED", "on"), ("QUEEN_TENANCY_HEADER", "true"), ("QUEEN_MAX_BODY_BYTES", "64MB"),
+    ("QUEEN_LOG_JSON", "ture"), ("QUEEN_TENANCY_HEADER", "maybe"), ("JWT_ENABLED", "flase"), ("JWT_ENABLED", "true"), ("QUEEN_ENCRYPTION_KEY", "00" * 32), ("QUEEN_RAFT_PEERS", "1=a:1/a:2"), ("QUEEN_RAFT_JOIN", "yes"), ("QUEEN_RAFT_GROUPS", "65"), ("QUEEN_RAFT_REPLICATOR", "raft"), ("QUEEN_KAFKA_EMBEDDED", "on"), ("QUEEN_TENANCY_HEADER", "true"), ("QUEEN_MAX_BODY_BYTES", "64MB"),
     ("QUEEN_MAX_BODY_BYTES", "-5"), ("DEFAULT_TIMEOUT", "30s"), ("QUEEN_RAFT_DISK_HIGH_PCT", "eighty"), ("QUEEN_RAFT_DISK_HIGH_PCT", "101"),
     ("QUEEN_STMT_TIMEOUT_MS", "soon"), ("QUEEN_BIND_ADDR", "127.0.0.1:6632"),
 ])

@@ -66,7 +66,7 @@ class LossyLoad(Load):
             self.history.pop_known(group, queue)
         elif status != 503:
             self.history.problem(f"pop answered {status} {raw!r}")
-        return self.history.pop_answered(group, queue, sent, lease_s, raw) if status == 200 else []
+        return self.history.pop_answered(group, queue, sent, lease_s * (1 - self.workload.drift), raw) if status == 200 else []
 
     def ack(self, conn, plan):
         """An ack of a whole batch is sent again until it is answered: done before or done now, it is a success either way while the
@@ -102,6 +102,7 @@ class QueueWorkload(Workload):
         self.history = LossyHistory()
         self.load = LossyLoad(self, self.history, f"{seed}/queue", pushers, consumers)
         self.longest_poll_s = 0.0
+        self.drift = 0.0  # how much faster than ours a node's clock may run
 
     def note_poll(self, took):
         with self.lock:

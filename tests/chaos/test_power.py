@@ -1,0 +1,78 @@
+"""Power loss of one node, of all of them, at the crash points of the write path; what was answered is there, on every node alike."""
+import os
+import random
+import signal
+import time
+
+import crash_broker
+import pytest
+from campaign import Campaign
+from crash_broker import ALL
+from nemesis import POWER, Fault
+from workload_kv import KvWorkload
+from workload_log import LogWorkload
+from workload_pipeline import PipelineWorkload
+
+POINTS = {"log-staged": 80, "log-written": 80, "log-synced": 80, "apply-before": 80, "apply-after": 80, "log-roll": 2, "log-segment-created": 2,
+          "cut-before": 3, "store-write-before": 4, "store-write-after": 4, "checkpoint-before": 4, "checkpoint-after": 4, "meta-written": 2,
+          "trim-before": 2, "trim-after": 2}  # fmt: skip
+
+
+def workloads(cluster, seed):
+    return [LogWorkload(cluster, seed), PipelineWorkload(cluster, seed), KvWorkload(cluster, seed, clients=2)]
+
+
+def judge(campaign, tell):
+    for what, counts in campaign.lines():
+        tell(what, counts)
+    assert not campaign.problems, campaign.failure()
+
+
+def test_power_losses(clusters, seed, tell):
+    cluster = clusters(3, power=True).start()
+    campaign = Campaign(cluster, seed, POWER, workloads(cluster, seed))
+    campaign.run(300 if ALL else 6)
+    judge(campaign, tell)
+
+
+def crash_at(point, passes, followed):
+    """A node is started anew so that it dies at the n-th pass of the point, loses power there, and comes back."""
+
+    def run(cluster, rng):
+        node = rng.choice(cluster.members)
+        if followed == "leader":
+            node = cluster.leader()
+        node.kill()
+        at = f"{point}:{rng.randrange(1, passes + 1)}"
+        node.env["QUEEN_CRASH_AT"] = at
+        node.spawn()
+        node.expected_down = True
+        del node.env["QUEEN_CRASH_AT"]
+        code = node.wait_dead(4.0)
+        if code is None:
+            node.kill()  # it never came by
+        elif code != -signal.SIGKILL:
+            cluster.problems.append(f"node {node.number} at {at} ended with {code}:\n{node.log_tail()}")
+        else:
+            cluster.crashes[point] = cluster.crashes.get(point, 0) + 1
+        node.faults.power_cut(rng.randrange(1 << 32))
+        yield f"node {node.number} at {at}: {code}"
+        node.start()
+
+    run.__name__ = f"crash {point}"
+    return run
+
+
+@pytest.mark.skipif(not os.path.exists(crash_broker.CRASH_BINARY), reason=f"needs a build with crash points at {crash_broker.CRASH_BINARY}")
+def test_crash_points(clusters, seed, tell):
+    cluster = clusters(3, power=True, binary=crash_broker.CRASH_BINARY).start()
+    cluster.crashes = {}
+    rng = random.Random(seed)
+    names = list(POINTS) if ALL else rng.sample(list(POINTS), 3)
+    faults = [Fault(crash_at(name, POINTS[name], rng.choice(("anyone", "leader"))), majority=False, lasts=(0.0, 0.2)) for name in names]
+    campaign = Campaign(cluster, seed, faults, workloads(cluster, seed))
+    began = time.monotonic()
+    campaign.run(600 if ALL else 8)
+    tell("crashes", str(cluster.crashes))
+    judge(campaign, tell)
+    assert cluster.crashes and time.monotonic() - began > 1, cluster.crashes
