@@ -62,7 +62,7 @@ static void want_send(struct snapshots *s, int64_t now_us)
 {
     struct fetch *f = &s->fetch;
     f->wanted_us = now_us;
-    frame_send(s, f->peer, FRAME_WANT, 0, slice_make(&f->index, sizeof f->index), NONE);
+    snapshot_frame_send(s, f->peer, FRAME_WANT, 0, slice_make(&f->index, sizeof f->index), NONE);
 }
 
 void snapshots_fetch(struct snapshots *s, uint64_t leader, uint64_t index)
@@ -120,7 +120,7 @@ static void slot_send(struct snapshots *s, struct fetch_slot *slot, int64_t now_
     range_put(&head, &slot->range);
     buf_byte(&head, slot->have);
     buf_u64(&head, slot->digest);
-    frame_send(s, s->fetch.peer, FRAME_ASK, s->fetch.id, buf_view(&head), NONE);
+    snapshot_frame_send(s, s->fetch.peer, FRAME_ASK, s->fetch.id, buf_view(&head), NONE);
     buf_free(&head);
 }
 

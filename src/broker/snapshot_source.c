@@ -28,7 +28,7 @@ static const struct slice NONE = {0};
 /* What WANT and ASK find when there is nothing for them. */
 static void gone_send(struct snapshots *s, uint64_t peer, uint64_t id)
 {
-    frame_send(s, peer, FRAME_GONE, id, NONE, NONE);
+    snapshot_frame_send(s, peer, FRAME_GONE, id, NONE, NONE);
 }
 
 static void files_drop(struct snapshots *s)
@@ -153,7 +153,7 @@ static bool manifest_make(struct snapshots *s, struct store_mark mark)
 static void manifest_send(struct snapshots *s, uint64_t peer)
 {
     s->source.serves_total++;
-    frame_send(s, peer, FRAME_MANIFEST, s->source.id, buf_view(&s->source.encoded), NONE);
+    snapshot_frame_send(s, peer, FRAME_MANIFEST, s->source.id, buf_view(&s->source.encoded), NONE);
 }
 
 static void taken(void *ctx, struct store_mark mark, const char *error)
@@ -221,7 +221,7 @@ void source_want(struct snapshots *s, uint64_t peer, struct slice in)
     while (n < c->waiting_count && c->waiting[n] != peer) n++;
     if (n == c->waiting_count && n < SOURCE_WAITING_MAX) c->waiting[c->waiting_count++] = peer;
     if (c->state == SOURCE_NONE) snapshot_take(s);
-    if (c->state == SOURCE_TAKING) frame_send(s, peer, FRAME_TAKING, 0, NONE, NONE);
+    if (c->state == SOURCE_TAKING) snapshot_frame_send(s, peer, FRAME_TAKING, 0, NONE, NONE);
 }
 
 static bool range_fits(const struct manifest *m, const struct range *r)
@@ -262,7 +262,7 @@ void source_ask(struct snapshots *s, uint64_t peer, uint64_t id, struct slice in
     struct buf head = {0};
     range_put(&head, &r);
     buf_u64(&head, ours);
-    frame_send(s, peer, same ? FRAME_SAME : FRAME_BYTES, id, buf_view(&head), same ? NONE : buf_view(&c->bytes));
+    snapshot_frame_send(s, peer, same ? FRAME_SAME : FRAME_BYTES, id, buf_view(&head), same ? NONE : buf_view(&c->bytes));
     buf_free(&head);
 }
 
