@@ -419,8 +419,8 @@ fail:
 void broker_close(struct broker *b)
 {
     if (b->replica != NULL) {
-        if (b->place.net != NULL) net_detach(b->place.net, (uint16_t)b->place.group);
         dispatch_free(b);
+        if (b->place.net != NULL) net_detach(b->place.net, (uint16_t)b->place.group);
         flights_free(b);
         parked_free(b);
         watch_free(b);

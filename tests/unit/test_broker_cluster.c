@@ -334,7 +334,7 @@ static void test_a_poll_at_one_follower_gets_what_another_pushes(void **state)
         pop_start(follower(t, 0), (struct pop_wish){.queue = "q", .lane = "a", .group = "g", .wait_ms = 20000});
     rig_pass(waiting->rig, 100);
     assert_false(waiting->done);
-    struct shot *s = push_id_start(follower(t, 1), "a", "one", "\"hello\"");
+    struct shot *s = push_start(follower(t, 1), "q", "a", "\"hello\"");
     expect_payload(waiting, "\"hello\"");
     shot_wait(s);
     ack(follower(t, 1), waiting);
