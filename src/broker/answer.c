@@ -135,6 +135,7 @@ void broker_piece_release(struct broker *b, struct call_piece *p)
 
 static bool pieces_load(struct broker *b, struct call *c)
 {
+    if (c->remote != NULL) return true; /* delivered where it came from */
     uint32_t total = 0, at = 0;
     for (uint32_t i = 0; i < c->result.pop.count; i++) total += c->result.pop.claims[i].piece_count;
     c->pieces = arena_zero(&c->arena, (total + 1) * sizeof c->pieces[0]);
@@ -235,6 +236,18 @@ static void pop_deliver(struct broker *b, struct call *c)
     call_finish(b, c, CALL_DAMAGED);
 }
 
+static void pop_park(struct broker *b, struct call *c)
+{
+    if (b->serving) {
+        parked_park(b, c);
+        return;
+    }
+    c->group = NULL; /* its lanes were given back */
+    c->lane = NULL;
+    c->flight = NULL;
+    call_dispatch(b, c);
+}
+
 static void pop_settle(struct broker *b, struct call *c)
 {
     bool claimed = c->result.pop.count > 0;
@@ -244,8 +257,10 @@ static void pop_settle(struct broker *b, struct call *c)
         call_finish(b, c, CALL_CANCELLED);
     } else if (claimed) {
         pop_deliver(b, c);
+    } else if (c->wait && !c->late && !b->stopping && c->sequence != 0) {
+        forward_again(b, c); /* it is parked at the leader again */
     } else if (c->wait && c->group != NULL && !c->late && !b->stopping) {
-        parked_park(b, c);
+        pop_park(b, c);
     } else {
         call_finish_empty(b, c);
     }
@@ -337,6 +352,7 @@ static void flight_settle(struct broker *b, struct flight *f)
         struct call *c = f->slots[i].call;
         if (c == NULL) continue;
         must(c->state == CALL_STATE_PROPOSED && c->slot == i && f->slots[i].settled);
+        if (c->remote != NULL) c->remote->proposed = false;
         if (c->kind == CALL_POP) {
             pop_settle(b, c);
         } else {
@@ -352,6 +368,7 @@ void entry_apply(void *ctx, uint64_t index, uint64_t term, uint64_t pos, struct 
 {
     struct broker *b = ctx;
     struct flight *f = flight_next(b, index, term);
+    if (f == NULL && b->cluster.on) f = forward_flight(b, body);
     struct engine_sink sink = {.ctx = b, .ready = sink_ready};
     if (f != NULL) {
         sink.arena = sink_arena;
@@ -371,12 +388,14 @@ void entry_apply(void *ctx, uint64_t index, uint64_t term, uint64_t pos, struct 
                    (unsigned long long)pos, reason);
     }
     b->keeper.applied_term = term;
+    b->cluster.entry_us = b->mono_us;
     b->housekeeping = b->ticker.stale = true;
     watch_applied(b);
     retention_applied(b);
     if (f != NULL) {
         flight_settle(b, f);
-    } else if (!b->leading && logger_every(&b->replay_said_us, 1000000)) {
+    } else if (atomic_load_explicit(&b->role, memory_order_relaxed) == REPLICA_STARTING &&
+               logger_every(&b->replay_said_us, 1000000)) {
         log_info("replaying the log: entry %llu", (unsigned long long)index);
     }
     if (b->scratch.total > 0) arena_free(&b->scratch);

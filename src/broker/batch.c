@@ -17,7 +17,7 @@
 
 /* ---- flights ------------------------------------------------------------------------------------------------------ */
 
-static struct flight *flight_new(struct broker *b)
+struct flight *flight_new(struct broker *b)
 {
     struct flight *f = b->flight_free;
     if (f != NULL) {
@@ -35,6 +35,7 @@ void flight_recycle(struct broker *b, struct flight *f)
     must(f->armed == NULL && f->touched_count == 0);
     if (f->ticks) ticker_flight_gone(b);
     f->ticks = false;
+    f->origin_count = 0;
     f->slot_count = 0;
     f->bytes = 0;
     f->next = b->flight_free;
@@ -64,12 +65,21 @@ static struct flight *flight_take(struct broker *b)
     return f;
 }
 
-/* An entry of ours that another leader's replaced: its calls were answered when leadership was lost. */
+/* An entry of ours that will not be applied, since another leader's took its place: its calls are proposed anew. */
 static void flight_drop(struct broker *b, struct flight *f)
 {
-    for (uint32_t i = 0; i < f->slot_count; i++) must(f->slots[i].call == NULL);
+    for (uint32_t i = 0; i < f->slot_count; i++) {
+        struct call *c = f->slots[i].call;
+        f->slots[i].call = NULL;
+        if (c != NULL) call_redispatch(b, c);
+    }
     parked_flight_applied(b, f);
     flight_recycle(b, f);
+}
+
+void flights_resolve(struct broker *b, uint64_t term)
+{
+    while (b->flight_first != NULL && b->flight_first->term < term) flight_drop(b, flight_take(b));
 }
 
 struct flight *flight_next(struct broker *b, uint64_t index, uint64_t term)
@@ -135,21 +145,46 @@ void internal_trim(struct broker *b, const struct trim_item *items, uint32_t cou
     inbox_kick(b);
 }
 
+/* Replicas prove that they agree: now and then an entry tells what the leader's state came to. */
+static void digest_due(struct broker *b)
+{
+    uint64_t applied = engine_applied_index(b->engine);
+    if (!b->cluster.on || applied < b->cluster.digest_index + DIGEST_ENTRIES) return;
+    digest_encode(&b->internal, applied, engine_running_digest(b->engine));
+    b->internal_count++;
+    b->cluster.digest_index = applied;
+}
+
 /* ---- gather ------------------------------------------------------------------------------------------------------- */
+
+static void slots_grow(struct flight *f, uint32_t cap)
+{
+    f->slot_cap = cap;
+    f->slots = realloc(f->slots, f->slot_cap * sizeof f->slots[0]);
+    must(f->slots != NULL);
+}
+
+void flight_slots_make(struct flight *f, uint32_t count)
+{
+    if (f->slot_cap < count) slots_grow(f, count);
+    memset(f->slots, 0, count * sizeof f->slots[0]);
+    f->slot_count = count;
+}
 
 static struct flight_slot *slot_add(struct flight *f, struct call *c)
 {
-    if (f->slot_count == f->slot_cap) {
-        f->slot_cap = f->slot_cap == 0 ? 64 : f->slot_cap * 2;
-        f->slots = realloc(f->slots, f->slot_cap * sizeof f->slots[0]);
-        must(f->slots != NULL);
-    }
+    if (f->slot_count == f->slot_cap) slots_grow(f, f->slot_cap == 0 ? 64 : f->slot_cap * 2);
     struct flight_slot *s = &f->slots[f->slot_count];
     *s = (struct flight_slot){.call = c};
     if (c != NULL) {
         c->state = CALL_STATE_PROPOSED;
         c->flight = f;
         c->slot = f->slot_count;
+        if (c->remote != NULL) {
+            f->bytes += f->origin_count == 0 ? ORIGIN_BYTES + 2 * COMMAND_HEAD_BYTES : ORIGIN_BYTES;
+            f->origin_count++;
+            c->remote->proposed = true;
+        }
     }
     f->slot_count++;
     return s;
@@ -281,7 +316,24 @@ static void internal_take(struct broker *b, size_t bytes)
     if (b->internal.len == 0) buf_free(&b->internal);
 }
 
-static size_t entry_write(struct broker *b, const struct flight *f, size_t internal_bytes, char *at)
+/* Who waits elsewhere for which command: the last command of the entry. */
+static size_t origins_write(struct broker *b, const struct flight *f, char *at)
+{
+    struct origin *origins = arena_get(&b->scratch, f->origin_count * sizeof *origins);
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < f->slot_count; i++) {
+        const struct call *c = f->slots[i].call;
+        if (c == NULL || c->remote == NULL) continue;
+        origins[count++] = (struct origin){.sequence = c->remote->sequence, .slot = i, .node = (uint32_t)c->remote->peer};
+    }
+    must(count == f->origin_count);
+    buf_clear(&b->encoded);
+    origins_encode(&b->encoded, origins, count);
+    memcpy(at, b->encoded.at, b->encoded.len);
+    return b->encoded.len;
+}
+
+static size_t entry_write(struct broker *b, const struct flight *f, size_t internal_bytes, char *at, uint32_t *origins_at)
 {
     size_t len = ENTRY_HEAD_BYTES;
     if (internal_bytes > 0) {
@@ -299,6 +351,8 @@ static size_t entry_write(struct broker *b, const struct flight *f, size_t inter
             len += c->command.len;
         }
     }
+    *origins_at = f->origin_count > 0 ? (uint32_t)len : 0;
+    if (f->origin_count > 0) len += origins_write(b, f, at + len);
     must(len <= ENTRY_HEAD_BYTES + f->bytes);
     return len;
 }
@@ -313,11 +367,19 @@ static void skew_say(struct broker *b, enum stamp_skew skew, struct clocks c)
     log_warn("clock: %s (wall clock %lld us)", texts[skew], (long long)c.wall_us);
 }
 
+/* Nothing was written. With other nodes it is worth another try, there or here. */
 static void flight_refuse(struct broker *b, struct flight *f)
 {
+    b->serving = false;
+    b->refused_until_us = b->mono_us + REFUSED_US;
     for (uint32_t i = 0; i < f->slot_count; i++) {
         struct call *c = f->slots[i].call;
         if (c == NULL) continue;
+        if (c->remote != NULL) c->remote->proposed = false;
+        if (b->cluster.on && c->remote == NULL) {
+            call_redispatch(b, c);
+            continue;
+        }
         if (c->kind == CALL_POP) parked_pop_drop(b, c);
         call_finish(b, c, CALL_NO_LEADER);
     }
@@ -329,7 +391,7 @@ static void flight_refuse(struct broker *b, struct flight *f)
 bool batch_due(const struct broker *b)
 {
     if (b->queued.count == 0 && b->internal_count == 0) return false;
-    if (!b->leading) return false;
+    if (!b->leading || (!b->serving && !b->init_proposed)) return false;
     if (b->flight_count == 0) return true;
     if (b->flight_count >= FLIGHTS_MAX || b->flight_bytes >= FLIGHT_BYTES_MAX) return false;
     return b->queued_bytes >= BATCH_BYTES_EAGER || b->queued.count >= BATCH_CALLS_EAGER;
@@ -338,14 +400,18 @@ bool batch_due(const struct broker *b)
 static bool entry_close(struct broker *b)
 {
     struct flight *f = flight_new(b);
+    uint32_t origins_at;
+    digest_due(b);
     size_t internal_bytes = gather_internal(b, f);
     gather_calls(b, f);
     must(f->slot_count > 0);
+    if (f->origin_count > 0) slot_add(f, NULL);
     char *at = replica_reserve(b->replica, ENTRY_HEAD_BYTES + f->bytes);
-    size_t len = entry_write(b, f, internal_bytes, at);
+    size_t len = entry_write(b, f, internal_bytes, at, &origins_at);
     struct clocks clocks = {.mono_us = clock_mono_us(), .wall_us = clock_wall_us()};
     struct entry_head head;
     enum stamp_skew skew = stamps_take(&b->stamps, clocks, f->slot_count, &head);
+    head.origins_at = origins_at;
     entry_head_write(at, &head);
     f->submitted_us = clocks.mono_us;
     f->wall_us = head.wall_us;

@@ -173,29 +173,113 @@ static bool segments_check(struct broker *b, struct buf *error)
     return true;
 }
 
+/* A monotonic clock is compared with itself only: two nodes may be of one boot and yet read different clocks. */
+static uint64_t clock_id(const struct broker *b)
+{
+    return clock_boot_id() ^ b->place.node * UINT64_C(0x9e3779b97f4a7c15);
+}
+
 static void role_changed(void *ctx, enum replica_role role)
 {
     struct broker *b = ctx;
     atomic_store_explicit(&b->role, (int)role, memory_order_relaxed);
-    b->leading = role == REPLICA_LEADER;
-    if (!b->leading) {
-        atomic_store(&b->ready, false);
-        return;
-    }
-    struct entry_head last = engine_last_head(b->engine);
-    stamps_start(&b->stamps, &last, clock_boot_id(), (struct clocks){.mono_us = clock_mono_us(), .wall_us = clock_wall_us()});
     inbox_clock(b);
+    b->leading = role == REPLICA_LEADER;
+    if (b->leading) {
+        struct entry_head last = engine_last_head(b->engine);
+        struct clocks clocks = {.mono_us = clock_mono_us(), .wall_us = clock_wall_us()};
+        stamps_start(&b->stamps, &last, clock_id(b), b->cluster.entry_us, clocks);
+        inbox_clock(b);
+        b->cluster.digest_index = engine_applied_index(b->engine);
+    }
+    dispatch_role(b);
     inbox_kick(b);
 }
 
 static void leadership_lost(void *ctx)
 {
     struct broker *b = ctx;
-    b->leading = false;
-    b->init_proposed = false;
-    atomic_store(&b->ready, false);
+    b->leading = b->serving = b->init_proposed = false;
     inbox_clock(b);
-    inbox_end(b, CALL_NO_LEADER, CALL_UNKNOWN);
+    if (b->stopping && b->handing_over) inbox_kick(b);
+    if (!b->cluster.on) inbox_end(b, CALL_NO_LEADER, CALL_UNKNOWN);
+}
+
+static void leader_changed(void *ctx, uint64_t leader, uint64_t term)
+{
+    struct broker *b = ctx;
+    inbox_clock(b);
+    dispatch_leader(b, leader, term);
+}
+
+static bool replica_send(void *ctx, uint64_t peer, bool vital, const struct slice *parts, uint32_t count)
+{
+    struct broker *b = ctx;
+    return net_send(b->place.net, peer, (uint16_t)b->place.group, FRAME_REPLICA, vital ? NET_VITAL : 0, parts, count);
+}
+
+/* ---- frames of other nodes ------------------------------------------------------------------------------------------ */
+
+static void frame_came(void *ctx, uint64_t peer, uint8_t kind, struct slice frame)
+{
+    struct broker *b = ctx;
+    if (b->stopped) return;
+    if (peer == b->cluster.leader) atomic_store_explicit(&b->heard_us, loop_now_us(b->loop), memory_order_relaxed);
+    if (kind == FRAME_REPLICA && !b->fetched) replica_receive(b->replica, peer, frame);
+    if (kind == FRAME_CALLS) forward_frame(b, peer, frame);
+    if (kind == FRAME_SNAPSHOT) snapshots_receive(b->snapshots, peer, frame);
+}
+
+static void link_changed(void *ctx, uint64_t peer, enum net_link which, bool up)
+{
+    struct broker *b = ctx;
+    if (b->stopped) return;
+    dispatch_link(b, peer, which, up);
+    snapshots_link(b->snapshots, peer, up);
+}
+
+static void frame_coming(void *ctx, uint64_t peer)
+{
+    struct broker *b = ctx;
+    if (!b->stopped && !b->fetched) replica_receiving(b->replica, peer);
+}
+
+static bool snapshot_send(void *ctx, uint64_t peer, const struct slice *parts, uint32_t count)
+{
+    struct broker *b = ctx;
+    return net_send(b->place.net, peer, (uint16_t)b->place.group, FRAME_SNAPSHOT, 0, parts, count);
+}
+
+static void snapshot_wanted(void *ctx, uint64_t leader, uint64_t index)
+{
+    struct broker *b = ctx;
+    if (b->snapshots != NULL && !b->fetched && !b->stopping) snapshots_fetch(b->snapshots, leader, index);
+}
+
+static void snapshot_fetched(void *ctx, uint64_t index)
+{
+    struct broker *b = ctx;
+    b->fetched = true;
+    log_info("group %u: the state up to entry %llu is fetched; starting anew with it", b->place.group,
+             (unsigned long long)index);
+    b->place.again(b->place.ctx);
+}
+
+static void net_begin(struct broker *b)
+{
+    if (b->place.net == NULL) return;
+    struct snapshots_options o = {.dir = b->config.dir,
+                                  .loop = b->loop,
+                                  .cluster = b->place.cluster,
+                                  .node = b->place.node,
+                                  .replica = b->replica,
+                                  .store = b->store,
+                                  .ctx = b,
+                                  .send = snapshot_send,
+                                  .fetched = snapshot_fetched};
+    b->snapshots = snapshots_new(&o);
+    struct net_channel c = {.ctx = b, .loop = b->loop, .frame = frame_came, .link = link_changed, .receiving = frame_coming};
+    net_attach(b->place.net, (uint16_t)b->place.group, &c);
 }
 
 static uint8_t shift_of(uint64_t bytes)
@@ -219,6 +303,17 @@ static bool replica_start(struct broker *b, const struct store_mark *mark, int *
         .apply = entry_apply,
         .role = role_changed,
         .lost = leadership_lost,
+        .node_id = b->place.node,
+        .members = b->place.members,
+        .member_count = b->place.member_count,
+        .join = b->place.join,
+        .cluster = b->place.cluster,
+        .election_ms = b->config.election_ms,
+        .heartbeat_ms = b->config.heartbeat_ms,
+        .keep_bytes = b->place.net != NULL ? b->config.keep_bytes : 0,
+        .send = b->place.net != NULL ? replica_send : NULL,
+        .leader = b->place.net != NULL ? leader_changed : NULL,
+        .snapshot_wanted = b->place.net != NULL ? snapshot_wanted : NULL,
         .failed = part_failed,
     };
     enum log_status s = replica_open(&b->replica, &o, error);
@@ -267,6 +362,7 @@ static bool segment_bytes_find(struct broker *b, int *exit_code, struct buf *err
 static bool hook_run(struct loop_hook *h);
 static bool late_hook_run(struct loop_hook *h);
 static void stop_fire(struct loop_timer *t);
+static void hand_over_turn(struct broker *b);
 
 struct broker *broker_open(const struct config *config, const struct broker_place *place, struct loop *group_loop,
                            int *exit_code, struct buf *error)
@@ -287,11 +383,17 @@ struct broker *broker_open(const struct config *config, const struct broker_plac
     b->retention.timer.fire = retention_fire;
     b->guard.timer.fire = disk_guard_fire;
     b->stop_timer.fire = stop_fire;
+    dispatch_start(b);
     atomic_store(&b->retry_after_s, 1);
     arena_init(&b->scratch);
     struct store_mark mark = {0};
     *exit_code = 2;
-    if (!dir_lock(b, error) || !store_start(b, &mark, exit_code, error)) goto fail;
+    if (!dir_lock(b, error)) goto fail;
+    if (!incoming_finish(b->config.dir, error)) {
+        *exit_code = 3;
+        goto fail;
+    }
+    if (!store_start(b, &mark, exit_code, error)) goto fail;
     if (!segment_bytes_find(b, exit_code, error)) goto fail;
     struct engine_options eo = {.cold = {.ctx = b, .scan = cold_scan, .block = cold_block},
                                 .segment_shift = shift_of(b->config.segment_bytes)};
@@ -305,6 +407,7 @@ struct broker *broker_open(const struct config *config, const struct broker_plac
     loop_hook_add(group_loop, &b->late_hook);
     *exit_code = 2;
     if (!segments_check(b, error)) goto fail;
+    net_begin(b);
     inbox_clock(b);
     disk_guard_look(b);
     return b;
@@ -316,6 +419,8 @@ fail:
 void broker_close(struct broker *b)
 {
     if (b->replica != NULL) {
+        dispatch_free(b);
+        if (b->place.net != NULL) net_detach(b->place.net, (uint16_t)b->place.group);
         flights_free(b);
         parked_free(b);
         watch_free(b);
@@ -323,6 +428,7 @@ void broker_close(struct broker *b)
         replica_close(b->replica);
     }
     if (b->store != NULL) store_close(b->store);
+    if (b->snapshots != NULL) snapshots_free(b->snapshots);
     if (b->engine != NULL) engine_free(b->engine);
     if (b->lock_fd >= 0) close(b->lock_fd);
     free(b->keeper.dead);
@@ -335,26 +441,12 @@ void broker_close(struct broker *b)
 
 /* ---- a turn ------------------------------------------------------------------------------------------------------- */
 
-static void lead_turn(struct broker *b)
-{
-    if (!b->leading || atomic_load_explicit(&b->ready, memory_order_relaxed) || b->stopping) return;
-    if (engine_id_seed(b->engine) == 0) {
-        if (!b->init_proposed) internal_init(b);
-        b->init_proposed = true;
-        return;
-    }
-    atomic_store(&b->ready, true);
-    retention_applied(b); /* what is due since before the stop */
-    log_info("ready: leads in term %llu, %llu entries applied", (unsigned long long)replica_term(b->replica),
-             (unsigned long long)engine_applied_index(b->engine));
-}
-
 static bool hook_run(struct loop_hook *h)
 {
     struct broker *b = owner_of(h, struct broker, hook);
     if (b->stopped || b->replica == NULL) return false;
     inbox_clock(b);
-    lead_turn(b);
+    dispatch_turn(b);
     parked_turn(b);
     inbox_turn(b);
     parked_turn(b); /* who was parked just now may have to be woken by time */
@@ -372,7 +464,8 @@ static void counter_publish(atomic_uint_fast64_t *cell, uint64_t value)
 static void stop_turn(struct broker *b)
 {
     if (!b->stopping) return;
-    bool idle = b->flight_count == 0 && (!b->leading || (b->queued.count == 0 && b->internal_count == 0));
+    bool idle = b->flight_count == 0 && b->cluster.forwarded.count == 0 &&
+                (!b->leading || (b->queued.count == 0 && b->internal_count == 0));
     bool late = b->mono_us - b->stop_began_us >= STOP_ALL_US;
     if (!late && (!idle || !keeper_settled(b))) return;
     if (late) log_warn("stopping without waiting any longer; what is not flushed is replayed from the log at the next start");
@@ -396,6 +489,7 @@ static bool late_hook_run(struct loop_hook *h)
         calls_go_home(b);
         return false;
     }
+    if (b->cluster.on) dispatch_turn(b);
     watch_turn(b);
     calls_go_home(b);
     inbox_deadlines_arm(b);
@@ -404,6 +498,7 @@ static bool late_hook_run(struct loop_hook *h)
     counter_publish(&b->term, replica_term(b->replica));
     counter_publish(&b->applied, engine_applied_index(b->engine));
     counter_publish(&b->commit, replica_commit_index(b->replica));
+    hand_over_turn(b);
     stop_turn(b);
     /* Entries may have been applied after this turn's batch was built. */
     return !b->stopped && (more || batch_due(b) || parked_is_dirty(b));
@@ -415,22 +510,49 @@ static void stop_fire(struct loop_timer *t)
 {
     struct broker *b = owner_of(t, struct broker, stop_timer);
     inbox_clock(b);
+    if (b->handing_over) {
+        hand_over_turn(b);
+        return;
+    }
     inbox_end(b, CALL_NO_LEADER, CALL_UNKNOWN);
     if (b->mono_us - b->stop_began_us < STOP_ALL_US) loop_timer_set(b->loop, t, b->stop_began_us + STOP_ALL_US);
 }
 
-void broker_stop(struct broker *b, void (*stopped)(void *ctx), void *ctx)
+static void stop_begin(struct broker *b)
 {
-    if (b->stopping) return;
     inbox_clock(b);
+    b->handing_over = false;
     b->stopping = true;
     b->stop_began_us = b->mono_us;
-    b->stopped_call = stopped;
-    b->stopped_ctx = ctx;
     atomic_store(&b->ready, false);
     inbox_end(b, CALL_OK, CALL_OK);
     loop_timer_set(b->loop, &b->stop_timer, b->mono_us + STOP_ANSWERS_US);
     inbox_kick(b);
+}
+
+/* Another node takes over first, so that nobody waits for an election; calls are held and then sent there meanwhile. */
+static void hand_over_turn(struct broker *b)
+{
+    if (!b->handing_over) return;
+    bool done = !b->leading && b->cluster.leader != 0 && b->cluster.leader != b->place.node && b->cluster.held.count == 0;
+    if (done || b->mono_us >= b->stop_began_us + STOP_HAND_OVER_US) stop_begin(b);
+}
+
+void broker_stop(struct broker *b, void (*stopped)(void *ctx), void *ctx)
+{
+    if (b->stopping || b->handing_over) return;
+    inbox_clock(b);
+    b->stopped_call = stopped;
+    b->stopped_ctx = ctx;
+    b->stop_began_us = b->mono_us;
+    b->handing_over = b->cluster.on && b->leading && replica_transfer(b->replica, 0);
+    if (!b->handing_over) {
+        stop_begin(b);
+        return;
+    }
+    b->serving = false;
+    b->refused_until_us = b->mono_us + STOP_HAND_OVER_US;
+    loop_timer_set(b->loop, &b->stop_timer, b->mono_us + STOP_HAND_OVER_US);
 }
 
 /* ---- numbers ------------------------------------------------------------------------------------------------------ */
@@ -452,6 +574,7 @@ void broker_health(const struct broker *b, struct broker_health *out)
                                         [REPLICA_CANDIDATE] = "candidate",
                                         [REPLICA_LEADER] = "leader"};
     int role = atomic_load_explicit(&b->role, memory_order_relaxed);
+    int64_t heard_us = atomic_load_explicit(&b->heard_us, memory_order_relaxed);
     *out = (struct broker_health){
         .ready = broker_ready(b),
         .leader = role == REPLICA_LEADER,
@@ -460,7 +583,14 @@ void broker_health(const struct broker *b, struct broker_health *out)
         .term = atomic_load_explicit(&b->term, memory_order_relaxed),
         .applied = atomic_load_explicit(&b->applied, memory_order_relaxed),
         .commit = atomic_load_explicit(&b->commit, memory_order_relaxed),
+        .leader_id = atomic_load_explicit(&b->leader_id, memory_order_relaxed),
+        .lag_us = atomic_load_explicit(&b->lag_us, memory_order_relaxed),
+        .quorum_age_us = heard_us == 0 ? -1 : clock_mono_us() - heard_us,
     };
+    if (!b->cluster.on) out->quorum_age_us = 0;
+    if (b->cluster.on && b->config.ready_quorum_ms > 0 &&
+        (out->quorum_age_us < 0 || out->quorum_age_us > (int64_t)b->config.ready_quorum_ms * 1000))
+        out->ready = false;
 }
 
 static void due_skip(void *ctx, struct uuid tenant, struct slice queue, struct slice partition)

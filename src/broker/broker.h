@@ -49,6 +49,7 @@
 #include "base/arena.h"
 #include "base/loop.h"
 #include "broker/config.h"
+#include "broker/hash_table.h"
 #include "engine/engine.h"
 #include "log/log.h"
 #include "net/net.h"
@@ -115,9 +116,11 @@ struct call {
     bool late;                                 /* its time is up. `read` may look: it can not wait any more */
     bool gone, registers;
     uint32_t lanes, slot;
-    struct remote *remote;    /* the leader's side of a call that another node took */
-    uint64_t sequence, fence; /* of a forwarded call */
-    uint64_t read_index;      /* of a read: the entry to be applied first */
+    struct remote *remote;      /* the leader's side of a call that another node took */
+    struct hash_node forwarded; /* of a call that the leader works on, by `sequence` */
+    uint64_t sequence, sent_term;
+    uint64_t read_index; /* of a read: the entry to be applied first */
+    int64_t held_us;     /* since when it waits for a leader; 0 = it does not */
     struct call *next, *previous;
     struct call_list *list;
     struct heap_node due;

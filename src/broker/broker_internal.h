@@ -4,6 +4,10 @@
  *   batch.c       queued calls become one entry: gathered, copied into the log's memory, submitted
  *   parked.c      parked callers: who waits on which lanes, who is woken
  *   answer.c      an entry applied: results to calls, payload bytes pinned, answers sent home in chains
+ *   dispatch.c    where a call can be answered: here, by the leader, or nowhere yet
+ *   forward.c     calls that the leader works on for this node
+ *   remote.c      calls that this node, as the leader, works on for others
+ *   confirm.c     reads wait until it is certain that they see the newest state
  *   watch.c       reads, and those among them that wait for appends
  *   ticker.c      timers that are due: ticks into the log
  *   retention.c   messages whose time is over: trims into the log
@@ -22,6 +26,7 @@
 #include "base/must.h"
 #include "broker/broker.h"
 #include "broker/hash_table.h"
+#include "broker/snapshot.h"
 #include "broker/stamp.h"
 #include "replica/replica.h"
 #include "store/store.h"
@@ -39,15 +44,18 @@ enum {
     HOMES_MAX = 64,              /* edge loops */
     CUT_ROWS = 4096,             /* a cut is taken when about so many rows changed */
     CUTS_WAITING_MAX = 2,        /* batches submitted to the store and not written */
+    STOP_HAND_OVER_US = 3000000, /* graceful stop: for another node to take over leadership */
     STOP_ANSWERS_US = 5000000,   /* graceful stop: for entries in flight */
     STOP_ALL_US = 10000000,      /* graceful stop: all in all */
     LATENCY_BUCKETS = 24,
     SLOW_COMMAND_US = 50000,
+    REFUSED_US = 20000,      /* after the replica took no entry, so long until the next try */
+    DIGEST_ENTRIES = 256,    /* between two digests in the log */
     CACHE_AGE_US = 10000000, /* log images not used for so long leave memory */
 };
 
-/* IDLE -> ARRIVED -> QUEUED -> PROPOSED -> DONE, pops also through PARKED, reads through WAITING. A call is in at most one list
- * (c->list). */
+/* IDLE -> ARRIVED -> QUEUED -> PROPOSED -> DONE, pops also through PARKED, reads through WAITING. With several nodes also: HELD (no leader
+ * to be had), FORWARDED -> PROPOSED (its entry is being applied here), reads through ASKING. A call is in at most one list (c->list). */
 enum call_state {
     CALL_STATE_IDLE,
     CALL_STATE_COMING, /* submitted on another loop, the task is on its way */
@@ -55,6 +63,9 @@ enum call_state {
     CALL_STATE_QUEUED,
     CALL_STATE_PARKED,
     CALL_STATE_WAITING,
+    CALL_STATE_HELD,
+    CALL_STATE_FORWARDED,
+    CALL_STATE_ASKING,
     CALL_STATE_PROPOSED,
     CALL_STATE_DONE,
 };
@@ -109,6 +120,7 @@ struct flight {
     uint64_t bytes;
     uint32_t slot_count, slot_cap, touched_count, touched_cap;
     bool ticks; /* holds a tick */
+    uint32_t origin_count;
     struct flight_slot *slots;
     struct touched *touched; /* looked at when it applied */
     struct armed_lane *armed;
@@ -232,6 +244,57 @@ struct disk_guard {
     struct loop_timer timer;
 };
 
+/* Frames of a group's channel, by kind. */
+enum { FRAME_REPLICA = 1, FRAME_CALLS = 2, FRAME_SNAPSHOT = 3 };
+
+/* A pop, or a step's next, that was answered without waiting for the leader: claims that are made for it nonetheless go back. */
+struct orphan {
+    struct hash_node node; /* by sequence */
+    struct orphan *next;
+    uint64_t sequence, sent_term;
+    struct uuid lease;
+};
+
+/* A call that another node took: the leader's side of it. */
+struct remote {
+    struct hash_node node; /* by origin and sequence */
+    struct remote *next, *previous;
+    uint64_t peer, sequence;
+    bool proposed; /* it is in an entry that is not applied yet */
+    struct buf bytes;
+    struct call call;
+};
+
+/* Reads that wait for certainty: asking, a question at a time for all that came meanwhile. */
+struct confirming {
+    struct call_list waiting, asked, confirmed; /* confirmed: the entry they need is not applied yet */
+    struct replica_confirm question;            /* leader */
+    uint64_t number;                            /* of the question to the leader; others' answers are late */
+    bool asking;
+};
+
+struct cluster {
+    bool on; /* there are other nodes, or may come to be */
+    uint64_t leader, leader_term;
+    struct call_list held;
+    struct loop_timer hold_timer;
+    struct call_list forwarded; /* in order of sequence */
+    struct hash_table forwards, orphans;
+    struct orphan *orphan_first, *orphan_last;
+    uint64_t sequence; /* of the last one sent */
+    /* After a break of a connection with the leader: what was sent before fence_sequence is in an entry up to fence_index, or in none. */
+    bool fence_wanted, fence_asked, fenced;
+    uint64_t fence_number, fence_sequence, fence_index;
+    uint64_t resolved_term;
+    struct confirming reads;
+    struct hash_table remotes;
+    struct remote *remote_first;
+    uint32_t remote_count;
+    uint64_t digest_index; /* entries up to here are covered by a digest in the log */
+    int64_t entry_us;      /* when the last entry was applied here as a follower: mono; 0 = never */
+    uint64_t forwarded_total, served_total, resent_total;
+};
+
 struct broker {
     struct config config;
     struct broker_place place;
@@ -276,9 +339,14 @@ struct broker {
     uint32_t home_count;
     struct keeper keeper;
     struct disk_guard guard;
+    struct cluster cluster;
+    struct snapshots *snapshots; /* NULL: alone */
+    bool fetched;                /* a state is there that replaces this one: the replica gets no more frames */
     bool leading, housekeeping, init_proposed;
+    int64_t refused_until_us; /* the replica takes no entries for a moment: leadership is being handed over */
+    bool serving;             /* leads, and the log has its first command: entries may be proposed */
 
-    bool stopping, stopped;
+    bool handing_over, stopping, stopped;
     int64_t stop_began_us;
     struct loop_timer stop_timer;
     void (*stopped_call)(void *ctx);
@@ -290,6 +358,9 @@ struct broker {
 
     /* read and written from any thread */
     atomic_bool ready, storage_full;
+    atomic_uint_fast64_t leader_id;
+    atomic_int_fast64_t heard_us,
+        lag_us; /* of a majority (leader) or the leader: mono; how old the last applied entry is while behind */
     atomic_int role;
     atomic_uint_fast64_t term, applied, commit, admitted_bytes, admit_refused_total;
     atomic_uint retry_after_s;
@@ -300,13 +371,83 @@ void inbox_clock(struct broker *b); /* reads the clocks for this turn */
 void inbox_turn(struct broker *b);  /* reads run, pops are looked at, writes stay queued */
 void inbox_deadlines_arm(struct broker *b);
 void inbox_deadline_fire(struct loop_timer *t);
-void inbox_queue(struct broker *b, struct call *c);     /* for the next entry */
+void inbox_queue(struct broker *b, struct call *c);                 /* for the next entry */
+void inbox_unlist(struct broker *b, struct call *c);                /* out of whatever list it waits in */
+int64_t inbox_due_us(const struct broker *b, const struct call *c); /* when it is answered without having been served */
+void inbox_due_set(struct broker *b, struct call *c);
 void inbox_next_wait(struct broker *b, struct call *c); /* a committed step goes on as a long poll of its next */
 void inbox_kick(struct broker *b);                      /* another turn */
 void inbox_end(struct broker *b, enum call_outcome of_queued, enum call_outcome of_proposed); /* everything left is answered */
 size_t pop_bytes_max(const struct pop_command *p);                                            /* upper bound of its encoding */
 
+/* dispatch.c */
+void dispatch_start(struct broker *b);
+void call_dispatch(struct broker *b, struct call *c);   /* in no list; it may be answered in it */
+void call_redispatch(struct broker *b, struct call *c); /* the same, of one that may have been granted lanes here */
+void call_take(struct broker *b, struct call *c);       /* by the leader: into the queue, or to be looked at in this turn */
+void call_hold(struct broker *b, struct call *c);
+bool hold_expired(struct broker *b, struct call *c); /* its wait for a leader is over (else its own time is) */
+void dispatch_role(struct broker *b);                /* leading began or ended */
+void dispatch_leader(struct broker *b, uint64_t leader, uint64_t term);
+void dispatch_link(struct broker *b, uint64_t peer, enum net_link which, bool up);
+void dispatch_turn(struct broker *b);
+void dispatch_free(struct broker *b);
+
+/* forward.c */
+bool forward_call(struct broker *b, struct call *c);             /* to the leader; false: it cannot be sent */
+void forward_leave(struct broker *b, struct call *c, bool tell); /* out of the list; claims that come all the same go back */
+void forward_again(struct broker *b, struct call *c);            /* its entry gave it nothing: the leader goes on with it */
+/* The flight of an entry with calls of ours that the leader put there, or NULL. */
+struct flight *forward_flight(struct broker *b, struct slice entry);
+void forward_frame(struct broker *b, uint64_t peer, struct slice frame); /* any frame of FRAME_CALLS */
+void forward_turn(struct broker *b);
+void forward_claims_return(struct broker *b); /* those that wait in b->internal go to the leader */
+void forward_free(struct broker *b);
+bool calls_send(struct broker *b, uint64_t peer, const struct slice *parts, uint32_t count);
+
+/* remote.c */
+void remote_call(struct broker *b, uint64_t peer, struct slice frame);
+void remote_cancel(struct broker *b, uint64_t peer, uint64_t sequence);
+void remote_fence(struct broker *b, uint64_t peer, uint64_t number);
+void remote_read(struct broker *b, uint64_t peer, uint64_t number);
+void remote_drop(struct broker *b, uint64_t peer); /* what is not in an entry; peer 0: everybody's */
+void remote_free(struct broker *b);
+
+/* confirm.c */
+void confirm_read(struct broker *b, struct call *c);
+void confirm_leave(struct broker *b, struct call *c);
+void confirm_answer(struct broker *b, uint64_t number, bool ok, uint64_t index); /* of the leader */
+void confirm_lost(struct broker *b);                                             /* the question will not be answered */
+void confirm_turn(struct broker *b);
+
+/* The frames between forward.c and remote.c, all of FRAME_CALLS; the first byte says which. */
+enum calls_frame {
+    CALLS_FORWARD = 1, /* struct forward_head, then the encoded command */
+    CALLS_CANCEL,      /* sequence */
+    CALLS_DONE,        /* sequence, outcome, retry_after: it is in no entry and will not be */
+    CALLS_FENCE,       /* number: forget what is not in an entry, tell how far the log goes */
+    CALLS_FENCED,      /* number, index */
+    CALLS_READ,        /* number */
+    CALLS_READ_AT,     /* number, ok, index */
+    CALLS_RETURN,      /* lease: its claims go back */
+};
+enum { FORWARD_WAIT = 1, FORWARD_GROWS = 2, FORWARD_NEXT = 4, FORWARD_CHOOSE_BATCH = 8, FORWARD_CHOOSE_PARTITIONS = 16 };
+struct forward_head {
+    uint8_t frame, kind, flags, zero[5];
+    uint64_t term, sequence;
+    int64_t time_us; /* left until its deadline */
+};
+struct calls_head {
+    uint8_t frame, outcome, ok, zero;
+    uint32_t retry_after_s;
+    uint64_t number, index;
+};
+_Static_assert(sizeof(struct forward_head) == 32 && sizeof(struct calls_head) == 24, "they travel as they are: little-endian");
+
 /* batch.c */
+void flights_resolve(struct broker *b, uint64_t term); /* those of lower terms are in no entry that will be applied */
+struct flight *flight_new(struct broker *b);
+void flight_slots_make(struct flight *f, uint32_t count);
 bool batch_due(const struct broker *b); /* is it time to close an entry? */
 void batch_turn(struct broker *b);
 struct flight *flight_next(struct broker *b, uint64_t index, uint64_t term); /* takes the oldest out if it is this one */
@@ -335,6 +476,8 @@ void parked_next_propose(struct broker *b, struct call *c, struct handoff *h); /
 void parked_next_settle(struct broker *b, struct call *c); /* it has committed (c->result is that of its pop) */
 void parked_next_drop(struct broker *b, struct call *c);   /* its caller does not wait for the entry any longer */
 void parked_next_wait(struct broker *b, struct call *c);   /* it goes on as a long poll */
+/* What was pushed since the step is for the long poll, also by entries that are on their way already. */
+void parked_next_from_now(struct call *c);
 void parked_push(struct broker *b, struct handoff *h, struct uuid tenant, struct slice queue, struct slice partition);
 void parked_ack(struct broker *b, struct handoff *h, const struct ack_command *ack);
 void parked_flight_applied(struct broker *b, struct flight *f);

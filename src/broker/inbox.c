@@ -93,8 +93,7 @@ void inbox_queue(struct broker *b, struct call *c)
     call_list_append(&b->queued, c);
 }
 
-/* Out of whatever list it waits in. */
-static void call_unlist(struct broker *b, struct call *c)
+void inbox_unlist(struct broker *b, struct call *c)
 {
     switch (c->state) {
     case CALL_STATE_ARRIVED:
@@ -111,18 +110,31 @@ static void call_unlist(struct broker *b, struct call *c)
     case CALL_STATE_WAITING:
         watch_leave(b, c);
         return;
+    case CALL_STATE_HELD:
+        call_list_remove(c);
+        return;
+    case CALL_STATE_FORWARDED:
+        forward_leave(b, c, true);
+        return;
+    case CALL_STATE_ASKING:
+        confirm_leave(b, c);
+        return;
     default:
         must(false);
     }
 }
 
-/* When a waiting call is answered without having been served. An empty long poll leaves a little early, so that nothing is
- * claimed for a client that is about to give up. */
-static int64_t call_due_us(const struct broker *b, const struct call *c)
+/* An empty long poll leaves a little early, so that nothing is claimed for a client that is about to give up. */
+int64_t inbox_due_us(const struct broker *b, const struct call *c)
 {
     if (c->kind != CALL_POP || !c->wait || c->deadline_us <= b->mono_us) return c->deadline_us;
     int64_t margin_us = (c->deadline_us - b->mono_us) / 4;
     return c->deadline_us - (margin_us < POP_MARGIN_US_MAX ? margin_us : POP_MARGIN_US_MAX);
+}
+
+void inbox_due_set(struct broker *b, struct call *c)
+{
+    heap_put(&b->deadlines, &c->due, inbox_due_us(b, c), c->arrival);
 }
 
 static void call_arrive(struct broker *b, struct call *c)
@@ -139,23 +151,19 @@ static void call_arrive(struct broker *b, struct call *c)
     c->step = NULL;
     c->watches = NULL;
     c->watch_count = 0;
+    c->sequence = 0;
+    c->held_us = 0;
     inbox_kick(b);
-    bool serving = atomic_load_explicit(&b->ready, memory_order_relaxed) && !b->stopping;
-    if (b->stopped || (!serving && !(c->kind == CALL_READ && c->always))) {
+    bool taken = (b->serving || b->cluster.on) && !b->stopping;
+    if (b->stopped || (!taken && !(c->kind == CALL_READ && c->always))) {
         call_finish(b, c, CALL_NO_LEADER);
         return;
     }
     b->mono_us = clock_mono_us();
-    if (c->kind == CALL_WRITE && admission_write_refused(b, c)) return;
-    heap_put(&b->deadlines, &c->due, call_due_us(b, c), c->arrival);
-    if (c->kind == CALL_WRITE) {
+    if (c->kind == CALL_WRITE)
         must(c->command.len >= COMMAND_HEAD_BYTES && c->command.len % 8 == 0 && c->command.len <= COMMAND_BYTES_MAX);
-        inbox_queue(b, c);
-        /* Many at once: the disk begins with the first of them while the others are still being read. */
-        if (b->queued.count >= BATCH_CALLS_EAGER) batch_turn(b);
-    } else {
-        call_list_append(&b->arrived, c);
-    }
+    inbox_due_set(b, c);
+    call_dispatch(b, c);
 }
 
 void inbox_next_wait(struct broker *b, struct call *c)
@@ -164,8 +172,13 @@ void inbox_next_wait(struct broker *b, struct call *c)
     c->flight = NULL;
     c->arrival = ++b->arrivals;
     c->deadline_us = b->mono_us + c->next_wait_us;
-    heap_put(&b->deadlines, &c->due, call_due_us(b, c), c->arrival);
-    parked_next_wait(b, c);
+    inbox_due_set(b, c);
+    if (b->serving) {
+        parked_next_wait(b, c);
+    } else {
+        parked_next_from_now(c);
+        call_dispatch(b, c);
+    }
 }
 
 static void arrive_run(struct loop_task *t)
@@ -197,7 +210,10 @@ static void call_abandon(struct broker *b, struct call *c)
     case CALL_STATE_QUEUED:
     case CALL_STATE_PARKED:
     case CALL_STATE_WAITING:
-        call_unlist(b, c);
+    case CALL_STATE_HELD:
+    case CALL_STATE_FORWARDED:
+    case CALL_STATE_ASKING:
+        inbox_unlist(b, c);
         call_finish(b, c, CALL_CANCELLED);
         inbox_kick(b);
         return;
@@ -267,12 +283,22 @@ static void proposed_expire(struct broker *b, struct call *c)
 
 static void call_expire(struct broker *b, struct call *c)
 {
+    bool held = c->state == CALL_STATE_HELD, asking = c->state == CALL_STATE_ASKING;
     if (c->state == CALL_STATE_PROPOSED) {
         proposed_expire(b, c);
         return;
     }
-    call_unlist(b, c);
-    if (c->kind == CALL_POP) {
+    if (c->state == CALL_STATE_FORWARDED && c->kind == CALL_WRITE && !c->late) {
+        c->late = true; /* it may be in the log */
+        heap_put(&b->deadlines, &c->due, b->mono_us + PROPOSED_GRACE_US, c->arrival);
+        return;
+    }
+    inbox_unlist(b, c);
+    if (held && (hold_expired(b, c) || c->kind != CALL_POP || !c->wait)) {
+        call_finish(b, c, CALL_NO_LEADER);
+    } else if (asking) {
+        call_finish(b, c, CALL_TIMEOUT);
+    } else if (c->kind == CALL_POP) {
         call_finish_empty(b, c);
     } else if (c->kind == CALL_READ) {
         read_run_late(b, c);
@@ -315,7 +341,7 @@ void inbox_turn(struct broker *b)
     }
 }
 
-/* Stopping, or leadership lost. The deadlines' heap holds every call that is not answered. */
+/* Stopping, or leadership of the only node lost. The deadlines' heap holds every call that is not answered. */
 void inbox_end(struct broker *b, enum call_outcome of_queued, enum call_outcome of_proposed)
 {
     uint32_t count = b->deadlines.count;
@@ -324,19 +350,28 @@ void inbox_end(struct broker *b, enum call_outcome of_queued, enum call_outcome 
     for (uint32_t i = 0; i < count; i++) calls[i] = owner_of(b->deadlines.nodes[i], struct call, due);
     for (uint32_t i = 0; i < count; i++) {
         struct call *c = calls[i];
+        bool sent = c->state == CALL_STATE_FORWARDED && c->kind == CALL_WRITE;
+        bool nowhere = c->state == CALL_STATE_HELD || c->state == CALL_STATE_ASKING || c->remote != NULL;
         if (c->state == CALL_STATE_PROPOSED) {
             if (of_proposed == CALL_OK) continue;
             c->flight->slots[c->slot].call = NULL;
             if (c->kind == CALL_POP) parked_pop_drop(b, c);
             call_finish(b, c, of_proposed);
+        } else if (sent) {
+            if (of_proposed == CALL_OK) continue;
+            inbox_unlist(b, c);
+            call_finish(b, c, of_proposed);
+        } else if (nowhere && b->stopping) {
+            inbox_unlist(b, c);
+            call_finish(b, c, CALL_NO_LEADER);
         } else if (c->kind == CALL_POP && b->stopping) {
-            call_unlist(b, c);
+            inbox_unlist(b, c);
             call_finish_empty(b, c);
         } else if (c->state == CALL_STATE_WAITING && b->stopping) {
-            call_unlist(b, c);
+            inbox_unlist(b, c);
             read_run_late(b, c);
         } else if (of_queued != CALL_OK) {
-            call_unlist(b, c);
+            inbox_unlist(b, c);
             call_finish(b, c, of_queued);
         }
     }

@@ -585,10 +585,14 @@ void parked_next_drop(struct broker *b, struct call *c)
     for (struct lane_wait *l = w->lanes_first; l != NULL; l = l->next) group_touch(c->flight, w, l);
 }
 
-/* What was pushed since the step is for it, also by entries that are on their way already. */
-void parked_next_wait(struct broker *b, struct call *c)
+void parked_next_from_now(struct call *c)
 {
     if (c->pop.scope == POP_PARTITION) pop_from_now(&c->pop, c->wall_us);
+}
+
+void parked_next_wait(struct broker *b, struct call *c)
+{
+    parked_next_from_now(c);
     parked_pop_arrive(b, c);
 }
 

@@ -4,7 +4,7 @@
  *   a round: lanes are looked at, scan_per_s of them a second at most; what is found goes into the next entry (TRIM)
  *   nothing left that could become due -> no timer until an entry is applied
  *
- * Nothing is proposed while not leading or not ready. What a crash leaves undone the next round finds again. */
+ * Nothing is proposed while not leading. What a crash leaves undone the next round finds again. */
 #include "broker/broker_internal.h"
 
 enum { STEP_US = 20000, TRIMS_AN_ENTRY = 256 };
@@ -28,7 +28,7 @@ void retention_fire(struct loop_timer *t)
     struct trim_item items[TRIMS_AN_ENTRY];
     uint32_t count = 0;
     inbox_clock(b);
-    if (!b->leading || !atomic_load_explicit(&b->ready, memory_order_relaxed)) {
+    if (!b->serving || b->stopping) {
         timer_set(b, (int64_t)b->config.retention_every_ms * 1000);
         return;
     }

@@ -4,13 +4,14 @@
 
 enum { WALL_JUMP_US = 10000000 };
 
-void stamps_start(struct stamps *s, const struct entry_head *last, uint64_t clock_id, struct clocks c)
+void stamps_start(struct stamps *s, const struct entry_head *last, uint64_t clock_id, int64_t received_us, struct clocks c)
 {
     *s = (struct stamps){.last = *last, .last_mono_us = c.mono_us, .clock_id = clock_id};
     bool fresh = last->log_us == 0;
     bool same_boot = !fresh && last->clock_id == clock_id && last->clock_us <= c.mono_us;
     if (fresh) s->last.log_us = c.wall_us;
     if (same_boot) s->last_mono_us = last->clock_us;
+    if (!same_boot && !fresh && received_us > 0 && received_us < c.mono_us) s->last_mono_us = received_us;
     s->gap = !same_boot;
 }
 

@@ -5,7 +5,7 @@
  *
  * One tick is on its way at a time, and fires at most TIMERS_A_TICK timers: when it has applied and more are due, the next entry gets
  * another. Due times are wall time, so the clock is looked at again every second while any timer is pending; with none pending
- * nothing wakes. Nothing is proposed while not leading or not ready. */
+ * nothing wakes. Nothing is proposed while not leading. */
 #include "broker/broker_internal.h"
 
 enum { LOOK_EVERY_US = 1000000 };
@@ -21,7 +21,7 @@ static void timer_arm(struct broker *b, int64_t due_us)
 void ticker_turn(struct broker *b)
 {
     struct ticker *t = &b->ticker;
-    if (!t->stale || t->proposed || !atomic_load_explicit(&b->ready, memory_order_relaxed)) return;
+    if (!t->stale || t->proposed || !b->serving || b->stopping) return;
     t->stale = false;
     inbox_clock(b); /* both clocks at one time: the waiting time counts from here */
     int64_t due_us = engine_timer_due_us(b->engine, b->now);

@@ -112,7 +112,7 @@ void read_run(struct broker *b, struct call *c)
 {
     struct watching *w = &b->watching;
     must(c->list == NULL && c->watches == NULL && w->reading == NULL);
-    if (b->stopping || !atomic_load_explicit(&b->ready, memory_order_relaxed)) c->late = true;
+    if (b->stopping || (!b->serving && !b->cluster.on)) c->late = true;
     c->waits = false;
     buf_clear(&c->answer);
     c->status = 0;

@@ -31,7 +31,7 @@ static void test_a_new_log_starts_at_wall_time(void **state)
     (void)state;
     struct stamps s;
     struct entry_head none = {0};
-    stamps_start(&s, &none, 7, (struct clocks){.mono_us = 50 * SECOND, .wall_us = WALL});
+    stamps_start(&s, &none, 7, 0, (struct clocks){.mono_us = 50 * SECOND, .wall_us = WALL});
     struct entry_head h = take(&s, 51 * SECOND, WALL + SECOND, 3, STAMP_FINE);
     assert_int_equal(h.log_us, WALL + SECOND);
     assert_int_equal(h.wall_us, WALL + SECOND);
@@ -45,12 +45,12 @@ static void test_log_time_counts_a_restart_on_the_same_boot_only(void **state)
     (void)state;
     struct entry_head last = {.count = 1, .log_us = 1000, .wall_us = WALL, .clock_id = 7, .clock_us = 100 * SECOND};
     struct stamps s;
-    stamps_start(&s, &last, 7, (struct clocks){.mono_us = 130 * SECOND, .wall_us = WALL + 30 * SECOND});
+    stamps_start(&s, &last, 7, 0, (struct clocks){.mono_us = 130 * SECOND, .wall_us = WALL + 30 * SECOND});
     assert_int_equal(take(&s, 131 * SECOND, WALL + 31 * SECOND, 1, STAMP_FINE).log_us, 1000 + 31 * SECOND);
-    stamps_start(&s, &last, 8, (struct clocks){.mono_us = 5 * SECOND, .wall_us = WALL + 3000 * SECOND});
+    stamps_start(&s, &last, 8, 0, (struct clocks){.mono_us = 5 * SECOND, .wall_us = WALL + 3000 * SECOND});
     assert_int_equal(take(&s, 6 * SECOND, WALL + 3001 * SECOND, 1, STAMP_FINE).log_us, 1000 + SECOND);
     /* A boot id that lies (a copied directory): never back. */
-    stamps_start(&s, &last, 7, (struct clocks){.mono_us = 5 * SECOND, .wall_us = WALL + 3000 * SECOND});
+    stamps_start(&s, &last, 7, 0, (struct clocks){.mono_us = 5 * SECOND, .wall_us = WALL + 3000 * SECOND});
     assert_int_equal(take(&s, 6 * SECOND, WALL + 3001 * SECOND, 1, STAMP_FINE).log_us, 1000 + SECOND);
 }
 
@@ -59,7 +59,7 @@ static void test_wall_time_never_stands_still_nor_goes_back(void **state)
     (void)state;
     struct entry_head last = {.count = 10, .log_us = 1000, .wall_us = WALL, .clock_id = 7, .clock_us = 0};
     struct stamps s;
-    stamps_start(&s, &last, 7, (struct clocks){.mono_us = 0, .wall_us = WALL});
+    stamps_start(&s, &last, 7, 0, (struct clocks){.mono_us = 0, .wall_us = WALL});
     /* Same instant: behind the last entry's commands. */
     assert_int_equal(take(&s, 0, WALL, 5, STAMP_FINE).wall_us, WALL + 11);
     /* An hour back: it goes on with the monotonic clock. */
@@ -84,7 +84,7 @@ static void test_stamps_rise_whatever_the_clocks_do(void **state)
     struct stamps s;
     int64_t mono = 0, wall = WALL;
     srand(7);
-    stamps_start(&s, &none, 1, (struct clocks){.mono_us = mono, .wall_us = wall});
+    stamps_start(&s, &none, 1, 0, (struct clocks){.mono_us = mono, .wall_us = wall});
     int64_t log_start = 0;
     for (int i = 0; i < 10000; i++) {
         mono += rand() % 1000000;
