@@ -281,14 +281,37 @@ void conn_queue_record(struct conn *c, enum wire_record_type type, struct slice 
 
 /* ---- in */
 
+/* The net keeps one buffer for all connections that have no part of a record waiting. */
+static void in_grow(struct conn *c, uint32_t cap)
+{
+    struct net *n = c->net;
+    if (c->in == NULL && cap == READ_BYTES && n->spare_in != NULL) {
+        c->in = n->spare_in;
+        n->spare_in = NULL;
+    } else {
+        c->in = realloc(c->in, cap);
+        must(c->in != NULL);
+    }
+    c->in_cap = cap;
+}
+
+static void in_release(struct conn *c)
+{
+    struct net *n = c->net;
+    if (c->in_start != c->in_end) return;
+    if (n->spare_in == NULL && c->in_cap == READ_BYTES) {
+        n->spare_in = c->in;
+    } else {
+        free(c->in);
+    }
+    c->in = NULL;
+    c->in_start = c->in_end = c->in_cap = 0;
+}
+
 static bool in_room(struct conn *c)
 {
     uint32_t cap = c->dialled || c->state < CONN_AWAIT_FIRST ? IN_BYTES_FEW : READ_BYTES;
-    if (c->in_cap < cap) {
-        c->in = realloc(c->in, cap);
-        must(c->in != NULL);
-        c->in_cap = cap;
-    }
+    if (c->in_cap < cap) in_grow(c, cap);
     if (c->in_start == c->in_end) {
         c->in_start = c->in_end = 0;
     } else if (c->in_start > 0 && c->in_cap - c->in_end < ROOM_MIN) {
@@ -402,6 +425,7 @@ static void conn_read(struct conn *c)
         /* epoll tells again of what is left in the socket, not of what TLS has taken from it. */
         if (share == 0 && (c->tls == NULL || !tls_pending(c->tls))) break;
     }
+    in_release(c);
     channels_post(c->net);
 }
 

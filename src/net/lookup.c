@@ -3,14 +3,15 @@
 #include <errno.h>
 #include <netdb.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/must.h"
 
-/* Three parties hold it one after another: the thread until it has the answer, then the loop's queue of tasks, then the task. `lock` guards
- * the two flags by which the thread and a cancel find out about each other. */
+/* Held by the thread and by the loop's side (its task, or who cancels it), freed by the last. `lock` guards the flags by which the two find
+ * out about each other; the thread posts under it, so whoever has had it after `posted` knows the thread to be done with the loop. */
 struct lookup {
     struct loop_task task;
     struct loop *loop;
@@ -18,6 +19,7 @@ struct lookup {
     void *ctx;
     char *host;
     uint16_t port;
+    atomic_int holders;
     pthread_mutex_t lock;
     bool cancelled, posted;
     uint32_t count;
@@ -25,8 +27,9 @@ struct lookup {
     struct lookup_address addresses[LOOKUP_ADDRESSES_MAX];
 };
 
-static void lookup_free(struct lookup *l)
+static void lookup_let_go(struct lookup *l)
 {
+    if (atomic_fetch_sub(&l->holders, 1) > 1) return;
     pthread_mutex_destroy(&l->lock);
     free(l->host);
     free(l);
@@ -59,25 +62,24 @@ bool lookup_numeric(const char *host, uint16_t port, struct lookup_address *out)
 static void lookup_tell(struct loop_task *task)
 {
     struct lookup *l = (struct lookup *)(void *)task;
-    if (!l->cancelled) l->found(l->ctx, l->addresses, l->count, l->code == 0 ? "no address" : gai_strerror(l->code));
-    lookup_free(l);
-}
-
-static void lookup_answered(struct lookup *l)
-{
     pthread_mutex_lock(&l->lock);
     bool cancelled = l->cancelled;
-    l->posted = true;
-    if (!cancelled) loop_post(l->loop, &l->task);
     pthread_mutex_unlock(&l->lock);
-    if (cancelled) lookup_free(l);
+    if (!cancelled) l->found(l->ctx, l->addresses, l->count, l->code == 0 ? "no address" : gai_strerror(l->code));
+    lookup_let_go(l);
 }
 
 static void *lookup_thread(void *arg)
 {
     struct lookup *l = arg;
     l->code = ask(l->host, l->port, 0, l->addresses, LOOKUP_ADDRESSES_MAX, &l->count);
-    lookup_answered(l);
+    pthread_mutex_lock(&l->lock);
+    bool cancelled = l->cancelled;
+    l->posted = true;
+    if (!cancelled) loop_post(l->loop, &l->task);
+    pthread_mutex_unlock(&l->lock);
+    if (cancelled) lookup_let_go(l); /* for the task that will not be */
+    lookup_let_go(l);
     return NULL;
 }
 
@@ -90,17 +92,19 @@ struct lookup *lookup_start(struct loop *loop, const char *host, uint16_t port,
     *l = (struct lookup){.task.run = lookup_tell, .loop = loop, .found = found, .ctx = ctx, .host = strdup(host), .port = port};
     must(l->host != NULL && pthread_mutex_init(&l->lock, NULL) == 0);
     pthread_t thread;
-    if (lookup_numeric(host, port, &l->addresses[0])) {
+    atomic_init(&l->holders, 2);
+    bool numeric = lookup_numeric(host, port, &l->addresses[0]);
+    if (numeric) {
         l->count = 1;
-        l->posted = true;
-        loop_post(loop, &l->task);
     } else if (pthread_create(&thread, NULL, lookup_thread, l) == 0) {
         pthread_detach(thread);
+        return l;
     } else {
         l->code = EAI_MEMORY;
-        l->posted = true;
-        loop_post(loop, &l->task);
     }
+    atomic_store(&l->holders, 1);
+    l->posted = true;
+    loop_post(loop, &l->task);
     return l;
 }
 
@@ -108,7 +112,7 @@ void lookup_cancel(struct lookup *l, bool loop_ended)
 {
     pthread_mutex_lock(&l->lock);
     l->cancelled = true;
-    bool mine = l->posted && loop_ended;
+    bool mine = l->posted && loop_ended; /* the task will not run */
     pthread_mutex_unlock(&l->lock);
-    if (mine) lookup_free(l);
+    if (mine) lookup_let_go(l);
 }

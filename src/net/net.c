@@ -145,11 +145,7 @@ static void conn_sweep(struct conn *c, int64_t now_us)
     }
     if (now_us - c->sent_us >= SIGN_US - SWEEP_US && c->out == NULL) conn_queue_record(c, WIRE_DATA, slice_of(""));
     conn_check(c);
-    if (conn_dead(c) || now_us - c->heard_us < SIGN_US / 2 || c->in_start != c->in_end) return;
-    free(c->in);
-    c->in = NULL;
-    c->in_start = c->in_end = c->in_cap = 0;
-    wire_frames_trim(&c->frames);
+    if (!conn_dead(c) && now_us - c->heard_us >= SIGN_US / 2) wire_frames_trim(&c->frames);
 }
 
 static void net_sweep(struct loop_timer *t)
@@ -185,6 +181,7 @@ static bool tls_open(struct net *n, const struct net_options *o, struct buf *err
 static void net_free(struct net *n)
 {
     tls_context_free(n->tls);
+    free(n->spare_in);
     if (n->secret.at != NULL) {
         explicit_bzero((char *)(uintptr_t)n->secret.at, n->secret.len);
         free((char *)(uintptr_t)n->secret.at);

@@ -127,6 +127,7 @@ struct net {
     struct loop_task flush_task;
     atomic_bool flush_posted;
     struct conn *conns, *graveyard;
+    char *spare_in; /* READ_BYTES, when no connection has it */
     uint32_t strangers;
     int64_t strange_said_us, refused_us;
     struct net_peer peers[NET_PEERS_MAX];

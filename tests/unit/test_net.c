@@ -93,16 +93,17 @@ static void a_new_connection_takes_the_old_ones_place(void **state)
     pair_start();
     struct proxy p;
     proxy_start(&p, net_port(b.net));
-    b.nap_us = 500;
+    atomic_store(&b.nap_us, 500);
     for (uint32_t i = 0; i < OLD; i++) assert_true(node_send(&a, 2, 8000, i));
     eventually(node_count(&b, NOTE_FRAME) > 0);
     node_dial(&a, 2, p.port);
     eventually(net_connected(a.net, 2) && node_stats(&a, 2).connects == 2);
     for (uint32_t i = 0; i < NEW; i++) assert_true(node_send(&a, 2, 8000, NEW_SEED + i));
-    b.nap_us = 0;
-    eventually(node_links(&b, NET_LINK_IN, true) == 2 && b.note_count >= 2 + NEW);
+    atomic_store(&b.nap_us, 0);
+    eventually(node_links(&b, NET_LINK_IN, true) == 2 && node_count(&b, NOTE_FRAME) >= NEW);
     uint32_t old = 0, new = 0, downs = 0, ups = 0;
     eventually(node_frame_at(&b, node_count(&b, NOTE_FRAME) - 1).first == NEW_SEED + NEW - 1);
+    pthread_mutex_lock(&b.lock);
     for (uint32_t i = 0; i < b.note_count; i++) {
         struct note *n = &b.notes[i];
         if (n->type == NOTE_LINK && n->which == NET_LINK_IN) {
@@ -117,6 +118,7 @@ static void a_new_connection_takes_the_old_ones_place(void **state)
             assert_int_equal(downs, 1);
         }
     }
+    pthread_mutex_unlock(&b.lock);
     assert_int_equal(new, NEW);
     assert_true(old < OLD); /* else the test proves nothing */
     proxy_halt(&p);

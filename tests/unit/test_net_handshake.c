@@ -112,7 +112,7 @@ static void a_wrong_secret_is_refused_and_logged_once_a_second(void **state)
     assert_false(net_connected(a.net, 2));
     assert_int_equal(node_count(&a, NOTE_LINK) + node_count(&b, NOTE_LINK), 0);
     assert_int_equal(a.met + b.met, 0);
-    assert_int_equal(a.refused_count + b.refused_count, 0);
+    assert_int_equal(node_refusals(&a) + node_refusals(&b), 0);
     nodes_halt();
 }
 
@@ -155,7 +155,7 @@ static void what_meet_says_reaches_the_other(void **state)
     b.meet_says = "this disk is not the one that was here";
     nodes_go();
     node_dial(&a, 2, net_port(b.net)); /* b accepts, b refuses */
-    eventually(a.refused_count > 0);
+    eventually(node_refusals(&a) > 0);
     pthread_mutex_lock(&a.lock);
     assert_string_equal(a.refused, b.meet_says);
     assert_int_equal(a.refused_by, 2);
@@ -167,14 +167,11 @@ static void what_meet_says_reaches_the_other(void **state)
     pthread_mutex_unlock(&a.lock);
     usleep(1000000);                   /* at most one a second */
     node_dial(&b, 1, net_port(a.net)); /* b dials, b refuses */
-    eventually(a.refused_count > 0);
-    assert_int_equal(a.refused_by, 2);
-    assert_int_equal(b.refused_count, 0);
+    eventually(node_refusals(&a) > 0);
+    assert_int_equal(node_refusals(&b), 0);
     assert_int_equal(node_links(&a, NET_LINK_IN, true) + node_links(&b, NET_LINK_OUT, true), 0);
     usleep(1500000);
-    pthread_mutex_lock(&a.lock);
-    assert_in_range(a.refused_count, 1, 3);
-    pthread_mutex_unlock(&a.lock);
+    assert_in_range(node_refusals(&a), 1, 3);
     pthread_mutex_lock(&b.lock);
     b.meet_says = NULL;
     pthread_mutex_unlock(&b.lock);
@@ -191,7 +188,7 @@ static void not_connected_because(const char *why)
     log_release();
     assert_false(net_connected(a.net, 2));
     assert_int_equal(a.met + b.met, 0);
-    assert_int_equal(a.refused_count + b.refused_count, 0);
+    assert_int_equal(node_refusals(&a) + node_refusals(&b), 0);
     nodes_halt();
 }
 
