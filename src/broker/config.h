@@ -29,7 +29,7 @@ struct config {
     uint32_t peer_count;
     uint64_t node_id;    /* QUEEN_RAFT_NODE_ID, a number or `ordinal`; 0 = not given */
     bool join;           /* QUEEN_RAFT_JOIN: start empty and wait to be added */
-    char raft_host[256]; /* QUEEN_RAFT_LISTEN, host:port; default 0.0.0.0 and the own port of QUEEN_RAFT_PEERS */
+    char raft_host[256]; /* QUEEN_RAFT_LISTEN, host:port; default 0.0.0.0 and the own port of _PEERS or _ADVERTISE */
     uint16_t raft_port;
     char advertise_raft[264], advertise_http[264]; /* QUEEN_RAFT_ADVERTISE, raft/http of this node; default: as in the peers */
     char token[512]; /* QUEEN_RAFT_TOKEN, or the content of QUEEN_RAFT_TOKEN_FILE: the cluster's secret, never printed */

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/logger.h"
+#include "base/must.h"
 #include "broker/config_inner.h"
 
 enum { TOKEN_BYTES_MIN = 16, NODE_ID_MAX = 1000000000, HOST_BYTES_MAX = 255 };
@@ -248,13 +249,20 @@ static bool listen_read(struct config *c, struct buf *error)
     const char *text = config_env("QUEEN_RAFT_LISTEN");
     const struct config_peer *self = peer_self(c);
     snprintf(c->raft_host, sizeof c->raft_host, "0.0.0.0");
-    c->raft_port = self == NULL ? 0 : self->raft_port;
+    char host[HOST_BYTES_MAX + 1];
+    c->raft_port = 0;
+    if (self != NULL)
+        c->raft_port = self->raft_port;
+    else if (c->advertise_raft[0] != '\0')
+        must(config_address(slice_of(c->advertise_raft), host, sizeof host, &c->raft_port));
     if (text != NULL && !config_address(config_trim(text), c->raft_host, sizeof c->raft_host, &c->raft_port)) {
         buf_printf(error, "QUEEN_RAFT_LISTEN=%.200s is not an address; host:port is", text);
         return false;
     }
     if (c->raft_port != 0 || !config_clustered(c)) return true;
-    buf_text(error, "QUEEN_RAFT_LISTEN is needed: QUEEN_RAFT_PEERS does not say on which port this node listens");
+    buf_text(
+        error,
+        "QUEEN_RAFT_LISTEN is needed: neither QUEEN_RAFT_PEERS nor QUEEN_RAFT_ADVERTISE says on which port this node listens");
     return false;
 }
 
@@ -293,7 +301,7 @@ static bool place_read(struct config *c, struct buf *error)
         buf_text(error, "QUEEN_RAFT_TLS_CERT, QUEEN_RAFT_TLS_KEY and QUEEN_RAFT_TLS_CA belong together: all or none");
         return false;
     }
-    return listen_read(c, error) && advertise_read(c, error);
+    return advertise_read(c, error) && listen_read(c, error);
 }
 
 /* ---- tenants ------------------------------------------------------------------------------------------------------ */

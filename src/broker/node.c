@@ -653,7 +653,7 @@ static void handover_fire(struct loop_timer *t)
         loop_timer_set(g->loop, t, now_us + 2000);
         return;
     }
-    if (leads) log_warn("group %" PRIu32 ": nobody took the leadership over in time", g->number);
+    if (leads && g->stop_by_us != 0) log_warn("group %" PRIu32 ": nobody took the leadership over in time", g->number);
     broker_stop(g->broker, group_stopped, g);
 }
 

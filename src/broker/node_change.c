@@ -99,10 +99,11 @@ static enum node_change_code promote_judge(const struct lead *l, struct replica 
 }
 
 static enum node_change_code remove_judge(const struct lead *l, struct replica *r, const struct replica_member *m,
-                                          const struct replica_members *all)
+                                          const struct replica_members *all, bool *nothing)
 {
     uint32_t voters, live, voters_before, live_before;
-    if (m == NULL) return NODE_CHANGE_NOT_A_MEMBER;
+    *nothing = m == NULL;
+    if (m == NULL) return NODE_CHANGE_OK;
     voters_count(l, r, all, 0, &voters_before, &live_before);
     voters_count(l, r, all, m->id, &voters, &live);
     if (m->role == REPLICA_VOTER && voters == 0) return NODE_CHANGE_LAST_VOTER;
@@ -128,7 +129,7 @@ static enum node_change_code judge(const struct lead *l, struct replica *r, cons
     case NODE_PROMOTE:
         return promote_judge(l, r, m, all, nothing);
     case NODE_REMOVE:
-        return remove_judge(l, r, m, all);
+        return remove_judge(l, r, m, all, nothing);
     case NODE_READDRESS:
         return readdress_judge(l, m, nothing);
     }
@@ -371,7 +372,6 @@ static void run_next(struct node_change_run *r)
     r->leaderless_since_us = r->silent_since_us = 0;
     if (++r->group == r->node->group_count) {
         r->group = 0;
-        r->found = false;
         if (++r->at == r->count) {
             node_look(r->node); /* so that views know it soon */
             run_end(r, NODE_CHANGE_OK);
@@ -384,13 +384,8 @@ static void run_next(struct node_change_run *r)
 static void run_answered(void *ctx, enum node_change_code code)
 {
     struct node_change_run *r = ctx;
-    bool removal = r->changes[r->at].kind == NODE_REMOVE;
     int64_t now_us = clock_mono_us();
-    if (removal && code == NODE_CHANGE_OK) r->found = true;
-    /* Gone from this group by an earlier try: the other groups still have to be asked. */
-    bool last = r->group + 1 == r->node->group_count;
-    bool absent = removal && code == NODE_CHANGE_NOT_A_MEMBER && (r->found || !last);
-    if (code == NODE_CHANGE_OK || absent) {
+    if (code == NODE_CHANGE_OK) {
         run_next(r);
     } else if (r->node->stopping) {
         run_end(r, NODE_CHANGE_RETRY);

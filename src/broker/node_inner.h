@@ -7,22 +7,6 @@
 
 #include "broker/node.h"
 
-/* Linked when there; asked for only by nodes with peers. */
-#pragma weak replica_members
-#pragma weak replica_leader
-#pragma weak replica_progress
-#pragma weak replica_transfer
-#pragma weak replica_change
-#pragma weak net_open
-#pragma weak net_close
-#pragma weak net_port
-#pragma weak net_self_cluster
-#pragma weak net_peer_set
-#pragma weak net_peer_remove
-#pragma weak net_attach
-#pragma weak net_send
-#pragma weak net_connected
-
 enum {
     NODE_LOOK_US = 200000,        /* between two looks at the groups: members, leaders */
     NODE_SPREAD_US = 3000000,     /* a leader elsewhere than it belongs is left there so long */

@@ -52,6 +52,31 @@ void answer_name_too_long(struct request *r)
                  "queue name and the longer of partition and consumer group may have 411 bytes together");
 }
 
+bool answer_leader_known(struct request *r, char http[NODE_ADDRESS_BYTES])
+{
+    struct node *n = r->http->node;
+    uint64_t leader = n == NULL ? 0 : node_leader(n, r->group);
+    return leader != 0 && leader != node_id(n) && node_http_of(n, leader, http);
+}
+
+/* Nobody took it, so nothing happened. With a leader somewhere else it is worth asking there, or here again. */
+void answer_no_leader(struct request *r)
+{
+    char http[NODE_ADDRESS_BYTES];
+    if (answer_leader_known(r, http)) {
+        answer_error(r, 503, "retry", "leadership moved before the request was taken: send it again");
+        r->out.len--; /* the brace */
+        buf_text(&r->out, ",\"leader\":");
+        render_text(&r->out, slice_of(http));
+        buf_byte(&r->out, '}');
+    } else if (r->broker == NULL) {
+        answer_error(r, 503, "no_leader", "the broker is starting, or waits to be added to its cluster");
+    } else {
+        answer_error(r, 503, "no_leader", "no leader is known, or the broker is starting or stopping");
+    }
+    r->retry_after_s = 1;
+}
+
 bool answer_outcome(struct request *r)
 {
     switch (r->call.outcome) {
@@ -70,8 +95,7 @@ bool answer_outcome(struct request *r)
         r->retry_after_s = 1;
         return false;
     case CALL_NO_LEADER:
-        answer_error(r, 503, "no_leader", "the broker is starting or stopping");
-        r->retry_after_s = 1;
+        answer_no_leader(r);
         return false;
     case CALL_UNKNOWN:
         answer_error(r, 503, "outcome_unknown", "the outcome is not known: send the same request again");

@@ -21,6 +21,10 @@ void answer_name_too_long(struct request *r);
 
 /* The envelope of a call's outcome. True when the outcome is CALL_OK or CALL_EMPTY: then nothing was set and the route renders. */
 bool answer_outcome(struct request *r);
+/* 503 of a request that nobody took: `retry` with the leader's address when another node leads, else `no_leader`. */
+void answer_no_leader(struct request *r);
+/* The address of the leader of the request's group, when it is another node and known. */
+bool answer_leader_known(struct request *r, char http[NODE_ADDRESS_BYTES]);
 /* The envelope for a pop's bad parameters: {"success":false,"error":text,"messages":[]}. */
 void answer_pop_refusal(struct request *r, const char *text);
 

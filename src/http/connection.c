@@ -299,8 +299,7 @@ static void head_judge(struct request *r, const struct head *h, const char *meth
     } else if (h->has_length && h->length > r->http->config->body_bytes_max) {
         answer_plain(r, 413, "the body is larger than QUEEN_MAX_BODY_BYTES");
     } else if (r->body_wanted > 0 && r->broker == NULL) {
-        answer_error(r, 503, "no_leader", "the broker is starting");
-        r->retry_after_s = 1;
+        answer_no_leader(r);
     } else if (h->has_length && h->length > 0 && body_admit(r, h->length)) {
         buf_reserve(&r->body, (size_t)h->length + JSON_PAD);
     }
@@ -373,8 +372,7 @@ static void request_run(struct request *r)
     if (r->status != 0) return; /* refused at its head, kindly */
     must(r->route != NULL);
     if (!r->route->always && !http_serves(r->http, r->group)) {
-        answer_error(r, 503, "no_leader", "the broker is starting");
-        r->retry_after_s = 1;
+        answer_no_leader(r);
         return;
     }
     r->route->run(r);

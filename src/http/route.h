@@ -39,6 +39,12 @@ enum route_id {
     ROUTE_RAFT_STATUS,
     ROUTE_RAFT_MEMBERS,
     ROUTE_RAFT_LIVENESS,
+    ROUTE_MEMBERSHIP,
+    ROUTE_MEMBER_ADD,
+    ROUTE_MEMBER_PROMOTE,
+    ROUTE_MEMBER_VOTERS,
+    ROUTE_MEMBER_READDRESS,
+    ROUTE_MEMBER_REMOVE,
     ROUTE_KV_TIMERS,
     ROUTE_SHARED_STATE,
     ROUTE_GROUP_LIST,
@@ -127,6 +133,12 @@ void route_status_analytics(struct request *r);
 void route_raft_status(struct request *r);
 void route_raft_members(struct request *r);
 void route_raft_liveness(struct request *r);
+void route_membership(struct request *r);
+void route_member_add(struct request *r);
+void route_member_promote(struct request *r);
+void route_member_voters(struct request *r);
+void route_member_readdress(struct request *r);
+void route_member_remove(struct request *r);
 void route_kv_timers(struct request *r);
 void route_shared_state(struct request *r);
 void route_group_list(struct request *r);

@@ -24,30 +24,56 @@ uint64_t ops_resident_bytes(void)
     return (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static void health_read(struct http *h, struct broker_health *out)
+struct health {
+    struct broker_health first; /* group 0's numbers */
+    bool ready, leader_known, storage_ready, leads_other;
+    int64_t lag_us, quorum_age_us; /* the worst of all groups; quorum: -1 = some group never heard */
+};
+
+/* Several groups are as well as the worst of them. */
+static void health_read(struct http *h, struct health *out)
 {
-    *out = (struct broker_health){.role = "stopped"};
-    if (h->node == NULL || node_group(h->node, 0) == NULL) return;
-    broker_health(node_group(h->node, 0), out);
+    struct node *n = h->node;
+    bool open = n != NULL && node_group(n, 0) != NULL;
+    *out = (struct health){.first = {.role = "stopped"}, .ready = open, .leader_known = open, .storage_ready = open};
+    for (uint32_t i = 0; open && i < node_group_count(n); i++) {
+        struct broker_health b;
+        broker_health(node_group(n, i), &b);
+        if (i == 0) out->first = b;
+        out->ready = out->ready && b.ready;
+        out->leader_known = out->leader_known && (b.leader || b.leader_id != 0);
+        out->storage_ready = out->storage_ready && b.storage_ready;
+        out->leads_other = out->leads_other || (i > 0 && b.leader);
+        if (b.lag_us > out->lag_us) out->lag_us = b.lag_us;
+        if (out->quorum_age_us >= 0 && (b.quorum_age_us < 0 || b.quorum_age_us > out->quorum_age_us))
+            out->quorum_age_us = b.quorum_age_us;
+    }
     out->ready = out->ready && http_ready(h) && !atomic_load_explicit(&h->stopping, memory_order_relaxed);
 }
 
-static void raft_render(struct buf *out, const struct broker_health *b)
+static void raft_render(struct buf *out, const struct health *h)
 {
-    buf_printf(out,
-               "{\"role\":\"%s\",\"leader\":%s,\"term\":%llu,\"applied\":%llu,\"commit\":%llu,\"lag\":0,\"storageReady\":%s",
-               b->role, b->leader ? "true" : "false", (unsigned long long)b->term, (unsigned long long)b->applied,
-               (unsigned long long)b->commit, b->storage_ready ? "true" : "false");
+    const struct broker_health *b = &h->first;
+    buf_printf(out, "{\"role\":\"%s%s\",\"leader\":%s,\"term\":%llu,\"applied\":%llu,\"commit\":%llu,\"lag\":%lld", b->role,
+               h->leads_other && !b->leader ? "+leader" : "", h->leader_known ? "true" : "false", (unsigned long long)b->term,
+               (unsigned long long)b->applied, (unsigned long long)b->commit, (long long)(h->lag_us / 1000));
+    buf_printf(out, ",\"storageReady\":%s", h->storage_ready ? "true" : "false");
+    if (h->quorum_age_us < 0)
+        buf_text(out, ",\"quorumAckMs\":null");
+    else
+        buf_printf(out, ",\"quorumAckMs\":%lld", (long long)(h->quorum_age_us / 1000));
 }
 
 void route_health(struct request *r)
 {
-    struct broker_health b;
+    struct health b;
     health_read(r->http, &b);
     buf_printf(&r->out, "{\"status\":\"%s\",\"engine\":\"raft\",\"version\":\"2.0.0+queen.%s\",\"raft\":",
                b.ready ? "healthy" : "settling", r->http->config->version);
     raft_render(&r->out, &b);
-    buf_text(&r->out, ",\"clusterVersion\":1,\"kinds\":1}}");
+    buf_text(&r->out, ",\"clusterVersion\":1,\"kinds\":1");
+    if (r->http->node != NULL && !node_alone(r->http->node)) buf_text(&r->out, ",\"apply\":{\"failure\":null,\"skipped\":[]}");
+    buf_text(&r->out, "}}");
     answer_json(r, b.ready ? 200 : 503);
     if (!b.ready) r->retry_after_s = 1;
 }
@@ -63,7 +89,7 @@ void route_metrics(struct request *r)
     static const enum route_id work[] = {ROUTE_PUSH,          ROUTE_POP_QUEUE, ROUTE_POP_PARTITION,
                                          ROUTE_POP_DISCOVERY, ROUTE_ACK,       ROUTE_ACK_BATCH};
     struct edge_metrics *m = arena_zero(request_arena(r), sizeof *m);
-    struct broker_health b;
+    struct health b;
     uint64_t requests = 0;
     metrics_sum(r->http, m);
     for (size_t i = 0; i < sizeof work / sizeof work[0]; i++) requests += metrics_requests(m, work[i]);
@@ -78,7 +104,7 @@ void route_metrics(struct request *r)
                "\"engine\":\"raft\",\"raft\":",
                (unsigned long long)ops_resident_bytes());
     raft_render(&r->out, &b);
-    buf_text(&r->out, ",\"quorumAckMs\":0}}");
+    buf_text(&r->out, "}}");
     answer_json(r, 200);
 }
 

@@ -29,6 +29,7 @@
 #include "http/edge.h"
 #include "http/kv_rates.h"
 #include "http/listener.h"
+#include "http/raft_view.h"
 
 struct serve_edge {
     struct serve *serve;
@@ -250,6 +251,7 @@ static int serve_run(struct serve *s, struct buf *error)
     if (s->listener == NULL) return fail(1, "", error);
     s->http.node = node_open(&s->config, s->loop, start_anew, s, &exit_code, error);
     if (s->http.node == NULL) return fail(exit_code, "", error);
+    raft_answers(&s->http);
     if (!s->edges[0].has_thread) edge_behind_broker(s->edges[0].edge);
     listener_accept(s->listener);
     say_listening(s);

@@ -161,6 +161,9 @@ static void test_join(void **state)
     assert_true(config_clustered(&c));
     reads(&c, ENV("QUEEN_RAFT_JOIN=true", "QUEEN_RAFT_NODE_ID=4", "QUEEN_RAFT_LISTEN=0.0.0.0:7400", TOKEN, PEERS));
     refuses(ENV("QUEEN_RAFT_JOIN=true", "QUEEN_RAFT_NODE_ID=4", TOKEN), "QUEEN_RAFT_LISTEN", "needed");
+    reads(&c, ENV("QUEEN_RAFT_JOIN=true", "QUEEN_RAFT_NODE_ID=4", TOKEN,
+                  "QUEEN_RAFT_PEERS=", "QUEEN_RAFT_ADVERTISE=d:7404/d:6632"));
+    assert_int_equal(c.raft_port, 7404);
     refuses(ENV("QUEEN_RAFT_JOIN=true", "QUEEN_RAFT_LISTEN=0.0.0.0:7400", TOKEN), "QUEEN_RAFT_NODE_ID", "needed");
     refuses(ENV("QUEEN_RAFT_JOIN=true", "QUEEN_RAFT_NODE_ID=4", "QUEEN_RAFT_LISTEN=0.0.0.0:7400"), "QUEEN_RAFT_TOKEN",
             "secret");
