@@ -86,7 +86,9 @@ struct tls_context *tls_context_new(const char *cert, const char *key, const cha
     BIO_meth_set_read_ex(t->socket, socket_read);
     BIO_meth_set_ctrl(t->socket, socket_ctrl);
     must(SSL_CTX_set_min_proto_version(t->ctx, TLS1_2_VERSION) == 1);
-    SSL_CTX_set_options(t->ctx, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+    /* An end without notice is an end: what is cut off shows in the records' own tags. */
+    SSL_CTX_set_options(t->ctx,
+                        SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_IGNORE_UNEXPECTED_EOF);
     SSL_CTX_set_num_tickets(t->ctx, 0);
     SSL_CTX_set_session_cache_mode(t->ctx, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_verify(t->ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
@@ -137,6 +139,8 @@ static void failure_keep(struct tls *t, int kind)
     long verified = SSL_get_verify_result(t->ssl);
     if (verified != X509_V_OK) {
         snprintf(t->why, sizeof t->why, "TLS: the other's certificate: %s", X509_verify_cert_error_string(verified));
+    } else if (kind == SSL_ERROR_ZERO_RETURN) {
+        snprintf(t->why, sizeof t->why, "TLS: closed by the other end");
     } else if (kind == SSL_ERROR_SYSCALL && ERR_peek_error() == 0) {
         snprintf(t->why, sizeof t->why, "TLS: %s", errno != 0 ? strerror(errno) : "closed by the other end");
     } else {
