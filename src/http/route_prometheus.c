@@ -121,19 +121,46 @@ static void queue_render(struct queue_families *f, struct broker *b, struct engi
     buf_printf(&f->dead, "} %llu\n", (unsigned long long)q->dead_letters);
 }
 
-static void raft_families(struct buf *out, const struct broker_metrics *m)
+/* The numbers of each group, and of all together: a family whose series carry `group` takes the groups, all others the sum. */
+struct group_numbers {
+    uint32_t count;
+    struct broker_metrics all;
+    struct broker_metrics at[];
+};
+
+/* One sample a group; `labels` is "" or `kind="x"`. */
+static void grouped(struct buf *out, const struct group_numbers *g, const char *name, const char *labels, size_t field)
 {
+    for (uint32_t i = 0; i < g->count; i++) {
+        uint64_t n;
+        char text[96];
+        memcpy(&n, (const char *)&g->at[i] + field, sizeof n);
+        if (g->count > 1)
+            snprintf(text, sizeof text, "{group=\"%u\"%s%s}", i, labels[0] == 0 ? "" : ",", labels);
+        else
+            snprintf(text, sizeof text, labels[0] == 0 ? "" : "{%s}", labels);
+        value(out, name, text, n);
+    }
+}
+
+#define GROUPED(out, g, name, labels, field) grouped(out, g, name, labels, offsetof(struct broker_metrics, field))
+
+static void raft_families(struct buf *out, const struct group_numbers *g)
+{
+    const struct broker_metrics *m = &g->all;
     family(out, "queen_raft_index", "gauge", "Log positions.");
-    value(out, "queen_raft_index", "{kind=\"log\"}", m->log_index);
-    value(out, "queen_raft_index", "{kind=\"committed\"}", m->commit_index);
-    value(out, "queen_raft_index", "{kind=\"applied\"}", m->applied_index);
-    value(out, "queen_raft_index", "{kind=\"durable\"}", m->durable_index);
-    single(out, "queen_raft_inflight", "gauge", "Entries proposed and not yet applied.", m->in_flight_entries);
+    GROUPED(out, g, "queen_raft_index", "kind=\"log\"", log_index);
+    GROUPED(out, g, "queen_raft_index", "kind=\"committed\"", commit_index);
+    GROUPED(out, g, "queen_raft_index", "kind=\"applied\"", applied_index);
+    GROUPED(out, g, "queen_raft_index", "kind=\"durable\"", durable_index);
+    family(out, "queen_raft_inflight", "gauge", "Entries proposed and not yet applied.");
+    GROUPED(out, g, "queen_raft_inflight", "", in_flight_entries);
     single(out, "queen_raft_inflight_bytes", "gauge", "Their bytes.", m->in_flight_bytes);
     family(out, "queen_raft_log_storage", "gauge", "Log files.");
-    value(out, "queen_raft_log_storage", "{kind=\"files\"}", m->log.files);
-    value(out, "queen_raft_log_storage", "{kind=\"bytes\"}", m->log.file_bytes);
-    single(out, "queen_raft_proposals_total", "counter", "Entries proposed.", m->entries_total);
+    GROUPED(out, g, "queen_raft_log_storage", "kind=\"files\"", log.files);
+    GROUPED(out, g, "queen_raft_log_storage", "kind=\"bytes\"", log.file_bytes);
+    family(out, "queen_raft_proposals_total", "counter", "Entries proposed.");
+    GROUPED(out, g, "queen_raft_proposals_total", "", entries_total);
     single(out, "queen_raft_commands_total", "counter", "Commands in them.", m->commands_total);
     single(out, "queen_raft_storage_full", "gauge", "1 while writes that grow the store are refused.", m->storage_full ? 1 : 0);
     single(out, "queen_raft_admit_bytes", "gauge", "Bytes of request bodies admitted now.", m->admitted_bytes);
@@ -150,16 +177,17 @@ static void raft_families(struct buf *out, const struct broker_metrics *m)
     seconds(out, "queen_raft_apply_seconds_total", "", m->apply_us_total);
 }
 
-static void storage_families(struct buf *out, const struct broker_metrics *m)
+static void storage_families(struct buf *out, const struct group_numbers *g)
 {
+    const struct broker_metrics *m = &g->all;
     single(out, "queen_log_written_bytes_total", "counter", "Bytes written to the log.", m->log.written_bytes);
     single(out, "queen_log_syncs_total", "counter", "Syncs of the log.", m->log.syncs);
     single(out, "queen_log_cold_reads_total", "counter", "Payload reads that went to a file.", m->log.cold_reads);
     family(out, "queen_raft_store_operations_total", "counter", "Work of the row store.");
-    value(out, "queen_raft_store_operations_total", "{kind=\"batches\"}", m->store_batches);
-    value(out, "queen_raft_store_operations_total", "{kind=\"rows\"}", m->store_rows);
-    value(out, "queen_raft_store_operations_total", "{kind=\"flushes\"}", m->store_flushes);
-    value(out, "queen_raft_store_operations_total", "{kind=\"bytes\"}", m->store_bytes);
+    GROUPED(out, g, "queen_raft_store_operations_total", "kind=\"batches\"", store_batches);
+    GROUPED(out, g, "queen_raft_store_operations_total", "kind=\"rows\"", store_rows);
+    GROUPED(out, g, "queen_raft_store_operations_total", "kind=\"flushes\"", store_flushes);
+    GROUPED(out, g, "queen_raft_store_operations_total", "kind=\"bytes\"", store_bytes);
     family(out, "queen_memory_bytes", "gauge", "Memory by what holds it (estimates).");
     value(out, "queen_memory_bytes", "{kind=\"engine\"}", m->engine.memory_bytes);
     value(out, "queen_memory_bytes", "{kind=\"store\"}", m->store_memory);
@@ -202,17 +230,74 @@ static void step_states(struct buf *out, const struct broker_metrics *m)
     single(out, "queen_retention_messages_total", "counter", "Messages that it took.", m->trimmed_messages_total);
 }
 
-static void group_read(struct call *c, struct engine *e, struct engine_now now)
+/* Adds the numbers of one more group. */
+static void numbers_add(struct broker_metrics *all, const struct broker_metrics *one)
 {
-    const struct request *r = c->read_ctx;
-    struct buf *out = &c->answer;
-    struct broker_metrics m = {0};
+    static const size_t sums[] = {
+#define SUM(field) offsetof(struct broker_metrics, field)
+        SUM(log_index),
+        SUM(commit_index),
+        SUM(applied_index),
+        SUM(durable_index),
+        SUM(in_flight_entries),
+        SUM(in_flight_bytes),
+        SUM(entries_total),
+        SUM(commands_total),
+        SUM(admitted_bytes),
+        SUM(admit_refused_total),
+        SUM(slow_commands_total),
+        SUM(parked),
+        SUM(reads_waiting),
+        SUM(ticks_total),
+        SUM(timers_fired_total),
+        SUM(timers_duplicate_total),
+        SUM(trimmed_lanes_total),
+        SUM(trimmed_messages_total),
+        SUM(entry_us_total),
+        SUM(apply_us_total),
+        SUM(log.syncs),
+        SUM(log.sync_us_total),
+        SUM(log.written_bytes),
+        SUM(log.cold_reads),
+        SUM(log.cache_bytes),
+        SUM(engine.queues),
+        SUM(engine.partitions),
+        SUM(engine.groups),
+        SUM(engine.cursors),
+        SUM(engine.leases),
+        SUM(engine.dedup_ids),
+        SUM(engine.dead_letters),
+        SUM(engine.retained_messages),
+        SUM(engine.retained_bytes),
+        SUM(engine.memory_bytes),
+        SUM(engine.kv_rows),
+        SUM(engine.kv_bytes),
+        SUM(engine.lock_rows),
+        SUM(engine.timers),
+        SUM(store_memory),
+#undef SUM
+    };
+    for (size_t i = 0; i < sizeof sums / sizeof sums[0]; i++) {
+        uint64_t a, b;
+        memcpy(&a, (char *)all + sums[i], sizeof a);
+        memcpy(&b, (const char *)one + sums[i], sizeof b);
+        a += b;
+        memcpy((char *)all + sums[i], &a, sizeof a);
+    }
+    for (size_t i = 0; i < sizeof all->entry_buckets / sizeof all->entry_buckets[0]; i++)
+        all->entry_buckets[i] += one->entry_buckets[i];
+    for (size_t i = 0; i < sizeof all->log.sync_buckets / sizeof all->log.sync_buckets[0]; i++)
+        all->log.sync_buckets[i] += one->log.sync_buckets[i];
+    all->timers_due += one->timers_due;
+    if (one->timer_overdue_us > all->timer_overdue_us) all->timer_overdue_us = one->timer_overdue_us;
+    if (one->timer_late_us > all->timer_late_us) all->timer_late_us = one->timer_late_us;
+    all->storage_full = all->storage_full || one->storage_full;
+}
+
+static void queues_render(struct request *r, struct buf *out, struct engine *e, struct engine_now now)
+{
     struct queue_families f = {0};
     struct queue_view q;
-    broker_metrics(r->broker, &m);
-    raft_families(out, &m);
-    storage_families(out, &m);
-    step_states(out, &m);
     for (uint32_t after = 0; engine_queue_next(e, r->tenant, after, &q); after = q.number)
         queue_render(&f, r->broker, e, &q, now);
     family(out, "queen_queue_depth", "gauge", "Messages of a queue.");
@@ -225,6 +310,69 @@ static void group_read(struct call *c, struct engine *e, struct engine_now now)
     buf_free(&f.depth);
     buf_free(&f.dead);
     buf_free(&f.lag);
+}
+
+/* The groups are visited one after the other; the queues of the tenant come with its own group, and are kept in r->command. */
+struct prometheus {
+    uint32_t at, own;
+    struct group_numbers *numbers;
+};
+
+static void group_read(struct call *c, struct engine *e, struct engine_now now)
+{
+    struct request *r = c->read_ctx;
+    struct prometheus *p = r->route_data;
+    broker_metrics(r->broker, &p->numbers->at[p->at]);
+    if (p->at == p->own) queues_render(r, &c->answer, e, now);
+}
+
+static void groups_render(struct buf *out, struct group_numbers *g, struct slice queues)
+{
+    g->all = g->at[0];
+    for (uint32_t i = 1; i < g->count; i++) numbers_add(&g->all, &g->at[i]);
+    raft_families(out, g);
+    storage_families(out, g);
+    step_states(out, &g->all);
+    buf_slice(out, queues);
+}
+
+/* What the other nodes are to this one. */
+static void cluster_families(struct buf *out, struct http *h)
+{
+    struct net_peer_stats peers[NET_PEERS_MAX];
+    uint32_t count = net_stats(node_net(h->node), peers, NET_PEERS_MAX);
+    static const struct {
+        const char *name, *type, *help;
+        size_t at;
+    } families[] = {
+        {"queen_peer_sent_bytes_total", "counter", "Bytes sent to another node.", offsetof(struct net_peer_stats, sent_bytes)},
+        {"queen_peer_received_bytes_total", "counter", "Bytes received from it.",
+         offsetof(struct net_peer_stats, received_bytes)},
+        {"queen_peer_backlog_bytes", "gauge", "Bytes that wait to be sent to it.",
+         offsetof(struct net_peer_stats, backlog_bytes)},
+        {"queen_peer_dropped_frames_total", "counter", "Frames to it that were dropped.",
+         offsetof(struct net_peer_stats, dropped_frames)},
+        {"queen_peer_connects_total", "counter", "Connections made to it.", offsetof(struct net_peer_stats, connects)},
+    };
+    family(out, "queen_raft_leader", "gauge", "1 while this node leads the group.");
+    for (uint32_t i = 0; i < node_group_count(h->node); i++) {
+        struct broker_health b;
+        broker_health(node_group(h->node, i), &b);
+        buf_printf(out, "queen_raft_leader{group=\"%u\"} %d\n", i, b.leader ? 1 : 0);
+    }
+    family(out, "queen_peer_connected", "gauge", "1 while both connections with another node are up.");
+    for (uint32_t i = 0; i < count; i++)
+        buf_printf(out, "queen_peer_connected{peer=\"%llu\"} %d\n", (unsigned long long)peers[i].peer,
+                   peers[i].out_up && peers[i].in_up ? 1 : 0);
+    for (size_t k = 0; k < sizeof families / sizeof families[0]; k++) {
+        family(out, families[k].name, families[k].type, families[k].help);
+        for (uint32_t i = 0; i < count; i++) {
+            uint64_t n;
+            memcpy(&n, (const char *)&peers[i] + families[k].at, sizeof n);
+            buf_printf(out, "%s{peer=\"%llu\"} %llu\n", families[k].name, (unsigned long long)peers[i].peer,
+                       (unsigned long long)n);
+        }
+    }
 }
 
 /* ---- the edges' part -------------------------------------------------------------------------------------------------- */
@@ -324,34 +472,65 @@ static void process_families(struct buf *out, struct http *h, const struct edge_
            counter_get(&m->refused_heads));
 }
 
-static void prometheus_render(struct request *r, struct slice group_part)
+static void edges_render(struct request *r)
 {
     struct edge_metrics *m = arena_zero(request_arena(r), sizeof *m);
     metrics_sum(r->http, m);
     process_families(&r->out, r->http, m);
     http_families(&r->out, m);
     step_families(&r->out, m);
-    buf_slice(&r->out, group_part);
+}
+
+static void prometheus_end(struct request *r)
+{
     r->content_type = "text/plain; version=0.0.4";
     answer_json(r, 200);
 }
 
-/* The group's part may be missing (too busy, starting): what is known is told anyway. */
-static void prometheus_after(struct request *r)
-{
-    prometheus_render(r, r->call.outcome == CALL_OK ? buf_view(&r->call.answer) : slice_make("", 0));
-}
+static void group_ask(struct request *r);
 
-void route_prometheus(struct request *r)
+/* A group's part may be missing (too busy, starting): then what is known is told, and nothing of the groups. */
+static void group_after(struct request *r)
 {
-    enum { WAIT_MS = 5000 };
-    if (r->broker == NULL) {
-        prometheus_render(r, slice_make("", 0));
+    struct prometheus *p = r->route_data;
+    bool good = r->call.outcome == CALL_OK;
+    if (good && p->at == p->own) buf_slice(&r->command, buf_view(&r->call.answer));
+    buf_clear(&r->call.answer);
+    if (good && ++p->at < p->numbers->count) {
+        group_ask(r);
         return;
     }
+    if (good) groups_render(&r->out, p->numbers, buf_view(&r->command));
+    prometheus_end(r);
+}
+
+static void group_ask(struct request *r)
+{
+    enum { WAIT_MS = 5000 };
+    struct prometheus *p = r->route_data;
+    r->broker = node_group(r->http->node, p->at);
     r->call.kind = CALL_READ;
     r->call.always = true;
     r->call.read = group_read;
     r->call.read_ctx = r;
-    request_submit(r, WAIT_MS, prometheus_after);
+    request_submit(r, WAIT_MS, group_after);
+}
+
+void route_prometheus(struct request *r)
+{
+    struct node *n = r->http->node;
+    edges_render(r);
+    if (r->broker == NULL) {
+        prometheus_end(r);
+        return;
+    }
+    if (!node_alone(n)) cluster_families(&r->out, r->http);
+    struct prometheus *p = arena_zero(request_arena(r), sizeof *p);
+    uint32_t count = node_group_count(n);
+    p->own = r->group;
+    p->numbers = arena_zero(request_arena(r), sizeof *p->numbers + count * sizeof p->numbers->at[0]);
+    p->numbers->count = count;
+    r->route_data = p;
+    buf_clear(&r->command);
+    group_ask(r);
 }
