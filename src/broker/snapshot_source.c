@@ -128,7 +128,8 @@ static bool manifest_make(struct snapshots *s, struct store_mark mark)
         return false;
     }
     *m = (struct manifest){.cluster = s->o.cluster, .node = s->o.node, .mark = mark, .segment_bytes = log_segment_bytes(log)};
-    if (log_entry_end(log, mark.scan_pos, mark.index, mark.term, &m->log_end) != LOG_OK) {
+    /* Not from the scan position on: that may be far before it, for entries that are kept. */
+    if (log_entry_end(log, replica_entry_pos(s->o.replica, mark.index), mark.index, mark.term, &m->log_end) != LOG_OK) {
         log_warn("snapshot: entry %" PRIu64 " is not in the log any more", mark.index);
         return false;
     }

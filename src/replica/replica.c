@@ -83,6 +83,11 @@ uint64_t replica_scan_pos(const struct replica *r, uint64_t index)
     return marks_find(&r->marks, keep_start(r, index))->pos;
 }
 
+uint64_t replica_entry_pos(const struct replica *r, uint64_t index)
+{
+    return ring_has(&r->ring, index) ? ring_at(&r->ring, index)->pos : 0;
+}
+
 void replica_pin(struct replica *r, uint64_t index)
 {
     must(index > 0);

@@ -166,6 +166,8 @@ void replica_stored(struct replica *r, uint64_t index, bool (*wanted)(void *ctx,
                     void *ctx);
 /* Position at which a scan must begin to find every record after `index` (an applied one). To be stored with `index`. */
 uint64_t replica_scan_pos(const struct replica *r, uint64_t index);
+/* Position of an entry's body in the log; 0 when it is not among the entries that are kept. */
+uint64_t replica_entry_pos(const struct replica *r, uint64_t index);
 
 struct log *replica_log(struct replica *r);
 

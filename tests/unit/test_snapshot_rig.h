@@ -55,6 +55,7 @@ struct replica {
     bool pinned;
     uint32_t pins;
     struct log *log;
+    const uint64_t *pos;
     const char *configuration;
 };
 
@@ -146,6 +147,11 @@ enum replica_role replica_role(const struct replica *r)
 uint64_t replica_last_index(const struct replica *r)
 {
     return r->last_index;
+}
+
+uint64_t replica_entry_pos(const struct replica *r, uint64_t index)
+{
+    return r->pos[index];
 }
 
 struct log *replica_log(struct replica *r)
@@ -384,6 +390,7 @@ static void node_open(struct rig *r, uint64_t id, uint64_t leader, uint64_t segm
     n->replica = (struct replica){.role = id == leader ? REPLICA_LEADER : REPLICA_FOLLOWER,
                                   .leader = leader,
                                   .term = 100,
+                                  .pos = n->pos,
                                   .configuration = id == leader ? "the leader's configuration" : "another configuration"};
     parts_open(n, segment_bytes);
     mover_new(n);
