@@ -226,6 +226,7 @@ static void rejected_take(struct replica *r, struct peer *p, const struct frame 
     uint64_t rejected = f->a, last = f->b < rejected ? f->b : rejected - 1;
     if (last < match) last = match < rejected ? match : rejected - 1;
     p->open = false;
+    p->hint = last;
     appended_feed(r, p->id, f, rejected, last);
     if (raft_state(&r->raft) == RAFT_LEADER && !p->open && rejected > match) stream_restart(r, p);
 }
@@ -244,11 +245,13 @@ static void appended_take(struct replica *r, uint64_t peer, const struct frame *
         rejected_take(r, p, f);
     } else {
         uint64_t last = f->b < raft_last_index(&r->raft) ? f->b : raft_last_index(&r->raft);
-        if (p->open && f->stream == p->stream) p->proven = true;
+        if (p->open && f->stream == p->stream) {
+            p->proven = true;
+            p->snapshot = false;
+        }
         if (p->open && last > p->base) p->base = last;
         if (p->open && p->cursor < p->base) p->cursor = p->base;
         if (p->open && p->told < p->cursor) p->told = p->cursor;
-        if (last >= p->snapshot_index) p->snapshot = false;
         appended_feed(r, peer, f, 0, last);
     }
     if (raft_state(&r->raft) != RAFT_LEADER) return;

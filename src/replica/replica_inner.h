@@ -170,8 +170,8 @@ struct peer {
     uint32_t stream;
     uint64_t base, cursor, told;
     uint64_t commit_told; /* the commit index it can know by what was sent */
-    uint64_t snapshot_index;
-    uint64_t round; /* of replica_confirm, acknowledged */
+    uint64_t hint;        /* the last entry it has, when it last rejected one */
+    uint64_t round;       /* of replica_confirm, acknowledged */
     int64_t heard_us, sent_us;
 };
 

@@ -18,8 +18,6 @@
 #include "base/logger.h"
 #include "replica/replica_inner.h"
 
-enum { STALL_WAIT_US = 10000 };
-
 /* Marks a batch whose memory is not raft's to give or take. */
 static char batch_ours;
 
@@ -195,11 +193,11 @@ static void install_send(struct replica *r, const struct raft_message *m)
     struct peer *p = peer_of(r, m->server_id);
     struct frame f = {
         .kind = FRAME_INSTALL, .message_version = s->version, .term = s->term, .a = s->last_index, .b = s->last_term};
-    if (p != NULL) {
-        p->snapshot = true;
-        p->snapshot_index = s->last_index;
-        p->open = false;
-    }
+    if (p == NULL || (p->open && p->proven)) return; /* it is catching up by other means */
+    p->open = false;
+    p->snapshot = true;
+    /* It has fetched one meanwhile, older than what raft would send now, and all that follows is still here. */
+    if (p->hint > 0 && term_of(r, p->hint) != 0) return;
     frame_send(r, m->server_id, &f);
 }
 
@@ -420,13 +418,14 @@ void step_timer_arm(struct replica *r)
     loop_timer_set(r->o.loop, &r->timer, (int64_t)raft_timeout(&r->raft) * 1000);
 }
 
-/* Fires far too late: the process stood still. What the others sent meanwhile is still on its way here; it is read first. */
+/* Fires far too late: the process stood still. What the others sent meanwhile is still on its way here, and those that stood still too
+ * will send: that is waited for. */
 static bool stalled(struct replica *r)
 {
     int64_t late_us = loop_now_us(r->o.loop) - (int64_t)raft_timeout(&r->raft) * 1000;
     if (r->timer_deferred || late_us < (int64_t)r->o.election_ms * 500 || r->raft.configuration.n < 2) return false;
     r->timer_deferred = true;
-    loop_timer_set(r->o.loop, &r->timer, loop_now_us(r->o.loop) + STALL_WAIT_US);
+    loop_timer_set(r->o.loop, &r->timer, loop_now_us(r->o.loop) + (int64_t)r->o.heartbeat_ms * 1000);
     return true;
 }
 

@@ -226,27 +226,23 @@ static void stream_open(struct replica *r, struct peer *p, uint64_t prev, uint64
     stream_pump(r, p, true);
 }
 
+/* Begun anew at what it is known to have, else at the last entry it says it has. */
 void stream_restart(struct replica *r, struct peer *p)
 {
-    uint64_t match = match_of(r, p);
-    if (p->open || match == 0 || match + 1 < r->ring.first) return;
-    stream_open(r, p, match, raft_last_index(&r->raft));
+    uint64_t match = match_of(r, p), at = term_of(r, match) != 0 ? match : p->hint;
+    if (p->open || at == 0 || term_of(r, at) == 0) return;
+    stream_open(r, p, at, raft_last_index(&r->raft));
 }
 
-/* raft wants `count` entries behind prev_log_index sent (none: a heartbeat). */
+/* raft wants `count` entries behind prev_log_index sent (none: a heartbeat). A stream that is open knows better where to go on. */
 void stream_told(struct replica *r, const struct raft_message *m)
 {
     struct peer *p = peer_of(r, m->server_id);
     uint64_t prev = m->append_entries.prev_log_index, told = prev + m->append_entries.n_entries;
     if (p == NULL) return;
-    if (!p->open || prev < p->base || prev > p->cursor) {
-        /* Ahead of what was sent is only what raft believes to be under way: it waits for its turn. */
-        if (p->open && prev > p->cursor && prev <= p->told && told >= p->told) {
-            p->told = told;
-        } else {
-            stream_open(r, p, prev, told);
-            return;
-        }
+    if (!p->open) {
+        stream_open(r, p, prev, told);
+        return;
     }
     if (told > p->told) p->told = told;
     int64_t quiet_us = loop_now_us(r->o.loop) - p->sent_us;

@@ -14,7 +14,13 @@
 #include "base/hash.h"
 #include "replica/replica_inner.h"
 
-enum { RIG_NODES_MAX = 9, RIG_WAIT_US_MAX = 20 * 1000 * 1000, RIG_SEGMENT_BYTES = 4 << 20, RIG_HISTORY_MAX = 1 << 18 };
+enum {
+    RIG_NODES_MAX = 9,
+    RIG_WAIT_US_MAX = 20 * 1000 * 1000,
+    RIG_SEGMENT_BYTES = 4 << 20,
+    RIG_HISTORY_MAX = 1 << 18,
+    RIG_LARGE_BYTES = 1 << 20
+};
 
 struct rig_frame {
     struct rig_frame *next;
@@ -26,6 +32,7 @@ struct rig_frame {
 struct rig_link {
     struct rig_frame *first, **last;
     bool cut;
+    int64_t busy_until_us, told_us;
     uint64_t sent, bytes, kinds[FRAME_KINDS];
 };
 
@@ -54,6 +61,7 @@ struct rig {
     struct rig_node nodes[RIG_NODES_MAX + 1]; /* by id, from 1 */
     struct rig_link links[RIG_NODES_MAX + 1][RIG_NODES_MAX + 1];
     uint32_t delay_us_min, delay_us_max, drop_per_mille;
+    uint64_t bytes_s; /* of a link, 0 = no limit; large frames are announced while they come in */
     uint32_t election_ms, heartbeat_ms;
     uint64_t keep_bytes, window_bytes, random;
     struct rig_fact *history; /* by index */
@@ -86,6 +94,10 @@ static inline void rig_on_task(struct loop_task *task)
             if (!l->cut) replica_receive(n->replica, from, slice_make(f->bytes, f->len));
             free(f);
         }
+        if (l->first != NULL && l->first->len > RIG_LARGE_BYTES && !l->cut && now_us - l->told_us > 10000) {
+            l->told_us = now_us;
+            replica_receiving(n->replica, from);
+        }
     }
 }
 
@@ -101,7 +113,8 @@ static inline bool rig_due(struct rig *g, uint64_t to)
     int64_t now_us = clock_mono_us();
     for (uint32_t from = 1; from <= RIG_NODES_MAX; from++) {
         struct rig_link *l = &g->links[from][to];
-        if (l->first != NULL && l->first->due_us <= now_us) return true;
+        if (l->first == NULL) continue;
+        if (l->first->due_us <= now_us || (l->first->len > RIG_LARGE_BYTES && now_us - l->told_us > 10000)) return true;
     }
     return false;
 }
@@ -151,6 +164,11 @@ static inline bool rig_send(void *ctx, uint64_t peer, bool vital, const struct s
     f->next = NULL;
     f->due_us = clock_mono_us() + g->delay_us_min;
     if (g->delay_us_max > g->delay_us_min) f->due_us += (int64_t)(rig_random(g) % (g->delay_us_max - g->delay_us_min));
+    if (g->bytes_s > 0) {
+        int64_t free_us = l->busy_until_us > clock_mono_us() ? l->busy_until_us : clock_mono_us();
+        l->busy_until_us = free_us + (int64_t)(len * 1000000 / g->bytes_s);
+        if (f->due_us < l->busy_until_us) f->due_us = l->busy_until_us;
+    }
     l->sent++;
     l->bytes += len;
     l->kinds[(uint8_t)f->bytes[1]]++;
@@ -345,11 +363,43 @@ static inline void rig_open_all(struct rig *g)
 
 /* ---- waiting */
 
+static inline struct replica *rig_of(struct rig *g, uint64_t id)
+{
+    return g->nodes[id].replica;
+}
+
+static inline void rig_show(struct rig *g)
+{
+    for (uint64_t id = 1; id <= RIG_NODES_MAX; id++) {
+        struct replica *r = rig_of(g, id);
+        if (r == NULL) continue;
+        print_message(
+            "node %u: role %d raft %d term %llu leader %u last %llu stored %llu applied %llu commit %llu ring %llu trail "
+            "%llu snapshot %llu wanted %llu\n",
+            (unsigned)id, replica_role(r), raft_state(&r->raft), (unsigned long long)replica_term(r),
+            (unsigned)replica_leader(r), (unsigned long long)replica_last_index(r), (unsigned long long)r->raft.last_stored,
+            (unsigned long long)r->applied, (unsigned long long)r->commit_max, (unsigned long long)r->ring.first,
+            (unsigned long long)r->raft.trail.offset, (unsigned long long)r->raft.trail.snapshot.index,
+            (unsigned long long)g->nodes[id].wanted);
+        for (uint32_t i = 0; raft_state(&r->raft) == RAFT_LEADER && i < r->peer_count; i++) {
+            const struct peer *p = &r->peers[i];
+            raft_index match = 0;
+            raft_match_index(&r->raft, p->id, &match);
+            print_message("  to %u: match %llu open %d proven %d snapshot %d stream %u base %llu cursor %llu told %llu\n",
+                          (unsigned)p->id, match, p->open, p->proven, p->snapshot, p->stream, (unsigned long long)p->base,
+                          (unsigned long long)p->cursor, (unsigned long long)p->told);
+        }
+    }
+}
+
 #define rig_wait(g, condition)                                                                                                 \
     do {                                                                                                                       \
         int64_t rig_until_us = clock_mono_us() + RIG_WAIT_US_MAX;                                                              \
         while (!(condition)) {                                                                                                 \
-            if (clock_mono_us() > rig_until_us) fail_msg("waited for %s", #condition);                                         \
+            if (clock_mono_us() > rig_until_us) {                                                                              \
+                rig_show(g);                                                                                                   \
+                fail_msg("waited for %s", #condition);                                                                         \
+            }                                                                                                                  \
             assert_int_equal((g)->failures, 0);                                                                                \
             rig_turn(g);                                                                                                       \
         }                                                                                                                      \
@@ -378,11 +428,6 @@ static inline uint64_t rig_lead_wait(struct rig *g)
 {
     rig_wait(g, rig_leader(g) != 0);
     return rig_leader(g);
-}
-
-static inline struct replica *rig_of(struct rig *g, uint64_t id)
-{
-    return g->nodes[id].replica;
 }
 
 static inline uint64_t rig_submit(struct rig *g, uint64_t id, uint32_t len)
