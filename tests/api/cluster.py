@@ -75,7 +75,8 @@ class Cluster:
 
     # ---- processes ----
 
-    def _make(self):
+    def make(self):
+        """The nodes, not started."""
         self.nodes = []
         for number in range(1, self.count + self.spare + 1):
             env = dict(self.env, QUEEN_RAFT_NODE_ID=str(number), QUEEN_RAFT_TOKEN=TOKEN, QUEEN_SERVER_ID="node-%d" % number)
@@ -92,6 +93,7 @@ class Cluster:
             node.env["QUEEN_RAFT_LISTEN"] = node.raft
             if self.binary:
                 node.binary = self.binary
+        return self
 
     def peers(self):
         return ",".join("%d=%s/%s" % (n.number, n.raft, n.http) for n in self.voters())
@@ -102,7 +104,7 @@ class Cluster:
 
     def start(self, seconds=30.0):
         for attempt in range(5):
-            self._make()
+            self.make()
             for node in self.voters():
                 node.launched()
             try:
