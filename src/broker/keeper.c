@@ -132,6 +132,15 @@ static void cut_submit(struct broker *b, bool flush)
     store_submit(b->store, batch, mark, flush, b, cut_written, flush ? cut_flushed : NULL);
 }
 
+bool keeper_cut(struct broker *b)
+{
+    struct keeper *k = &b->keeper;
+    if (k->cut_index == engine_applied_index(b->engine)) return true;
+    if (k->cuts_waiting >= CUTS_WAITING_MAX) return false;
+    cut_submit(b, false);
+    return true;
+}
+
 static int64_t flush_due_us(const struct broker *b)
 {
     return b->keeper.unflushed_since_us + (int64_t)b->config.durable_every_ms * 1000;

@@ -25,6 +25,9 @@ int cli_kv_main(int argc, char **argv);
 int cli_timers_main(int argc, char **argv);
 int cli_lock_main(int argc, char **argv);
 int cli_cluster_main(int argc, char **argv);
+int cli_backup_main(int argc, char **argv);
+int cli_restore_main(int argc, char **argv);
+int cli_inspect_main(int argc, char **argv);
 int cli_bench_main(int argc, char **argv);
 
 #endif

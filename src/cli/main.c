@@ -29,6 +29,7 @@ static const struct verb {
     {"timers", cli_timers_main, "messages for later: schedule, cancel, get, list, count"},
     {"lock", cli_lock_main, "locks and semaphores: acquire, renew, release, get"},
     {"cluster", cli_cluster_main, "the nodes of a cluster: status, members, add, promote, remove, address"},
+    {"backup", cli_backup_main, "a backup of a node that goes on serving"},
     {"bench", cli_bench_main, "measure a broker"},
     {"version", version_main, "print the version"},
     {"help", help_main, "help on a verb: queen help VERB"},

@@ -10,6 +10,7 @@
 
 #include <stdatomic.h>
 
+#include "broker/backup.h"
 #include "broker/node.h"
 
 struct edge;
@@ -56,6 +57,7 @@ static inline uint64_t counter_get(const struct counter *c)
 struct http {
     const struct config *config;
     struct node *node;         /* set before the listener accepts */
+    struct backups *backups;   /* set before the listener accepts */
     struct kv_rates *kv_rates; /* NULL: no limits */
     struct edge **edges;
     uint32_t edge_count;

@@ -45,6 +45,9 @@ enum route_id {
     ROUTE_MEMBER_VOTERS,
     ROUTE_MEMBER_READDRESS,
     ROUTE_MEMBER_REMOVE,
+    ROUTE_BACKUP,
+    ROUTE_BACKUP_VIEW,
+    ROUTE_BACKUP_CANCEL,
     ROUTE_KV_TIMERS,
     ROUTE_SHARED_STATE,
     ROUTE_GROUP_LIST,
@@ -139,6 +142,9 @@ void route_member_promote(struct request *r);
 void route_member_voters(struct request *r);
 void route_member_readdress(struct request *r);
 void route_member_remove(struct request *r);
+void route_backup(struct request *r);
+void route_backup_view(struct request *r);
+void route_backup_cancel(struct request *r);
 void route_kv_timers(struct request *r);
 void route_shared_state(struct request *r);
 void route_group_list(struct request *r);

@@ -105,6 +105,7 @@ static void stop_begin(struct serve *s, const char *why)
     loop_timer_cancel(s->loop, &s->ready_timer);
     s->close_listener.run = listener_close_run;
     loop_post(s->edges[0].loop, &s->close_listener);
+    backups_stop(s->http.backups);
     node_stop(s->http.node, node_stopped, s);
 }
 
@@ -251,6 +252,7 @@ static int serve_run(struct serve *s, struct buf *error)
     if (s->listener == NULL) return fail(1, "", error);
     s->http.node = node_open(&s->config, s->loop, start_anew, s, &exit_code, error);
     if (s->http.node == NULL) return fail(exit_code, "", error);
+    s->http.backups = backups_new(s->http.node, &s->config);
     raft_answers(&s->http);
     if (!s->edges[0].has_thread) edge_behind_broker(s->edges[0].edge);
     listener_accept(s->listener);
@@ -269,6 +271,7 @@ static void serve_free(struct serve *s)
 {
     for (uint32_t i = 0; i < s->http.edge_count; i++) edge_free(s->http.edges[i]);
     node_close(s->http.node);
+    backups_free(s->http.backups);
     listener_free(s->listener);
     kv_rates_free(s->http.kv_rates);
     for (uint32_t i = 0; i < s->http.edge_count; i++) {
