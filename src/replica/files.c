@@ -1,98 +1,54 @@
 /* The small files of a node: identity and configuration. Each is written whole under a temporary name and renamed. */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "base/crash_point.h"
+#include "base/files.h"
 #include "base/hash.h"
 #include "replica/replica_inner.h"
 
-enum { PATH_BYTES = 4096, IDENTITY_BYTES_MAX = 1024, CONF_BYTES_MAX = 1 << 20, CONF_HEAD_BYTES = 32 };
+enum { IDENTITY_BYTES_MAX = 1024, CONF_BYTES_MAX = 1 << 20, CONF_HEAD_BYTES = 32 };
 
 static const char CONF_MAGIC[8] = {'Q', 'U', 'E', 'E', 'N', 'C', 'N', 'F'};
 
-static bool path_make(char out[PATH_BYTES], const char *dir, const char *name, const char *suffix)
+static enum log_status io_error(struct buf *error, const char *path, const char *doing, int code)
 {
-    int n = snprintf(out, PATH_BYTES, "%s/%s%s", dir, name, suffix);
-    return n > 0 && n < PATH_BYTES;
-}
-
-static enum log_status io_error(struct buf *error, const char *path, const char *doing)
-{
-    int code = errno;
     buf_printf(error, "%s: %s: %s", path, doing, strerror(code));
     return LOG_IO;
 }
 
-static bool bytes_write(int fd, struct slice bytes)
+static enum log_status path_make(char out[FILES_PATH_BYTES], const char *dir, const char *name, struct buf *error)
 {
-    while (bytes.len > 0) {
-        ssize_t n = write(fd, bytes.at, bytes.len);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
-        bytes.at += n;
-        bytes.len -= (size_t)n;
-    }
-    return true;
-}
-
-static bool dir_sync(const char *dir)
-{
-    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return false;
-    bool ok = fsync(fd) == 0;
-    int code = errno;
-    close(fd);
-    errno = code;
-    return ok;
+    int n = snprintf(out, FILES_PATH_BYTES, "%s/%s", dir, name);
+    return n > 0 && n < FILES_PATH_BYTES - 8 ? LOG_OK : io_error(error, dir, "path", ENAMETOOLONG);
 }
 
 enum log_status file_replace(const char *dir, const char *name, struct slice bytes, struct buf *error)
 {
-    char path[PATH_BYTES], temporary[PATH_BYTES];
-    errno = ENAMETOOLONG;
-    if (!path_make(path, dir, name, "") || !path_make(temporary, dir, name, ".tmp")) return io_error(error, dir, "path");
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640);
-    if (fd < 0) return io_error(error, temporary, "cannot be created");
-    bool ok = bytes_write(fd, bytes) && fdatasync(fd) == 0;
-    int code = errno;
-    close(fd);
-    errno = code;
-    if (!ok) return io_error(error, temporary, "cannot be written");
-    if (rename(temporary, path) != 0) return io_error(error, path, "cannot be renamed to");
+    char path[FILES_PATH_BYTES];
+    enum log_status status = path_make(path, dir, name, error);
+    if (status != LOG_OK) return status;
+    int code = files_replace(path, bytes);
+    if (code != 0) return io_error(error, path, "cannot be written", code);
     crash_point("meta-renamed");
-    if (!dir_sync(dir)) return io_error(error, dir, "cannot be synced");
     return LOG_OK;
 }
 
 enum log_status file_load(const char *dir, const char *name, size_t bytes_max, struct buf *out, bool *found, struct buf *error)
 {
-    char path[PATH_BYTES];
-    errno = ENAMETOOLONG;
+    char path[FILES_PATH_BYTES];
     *found = false;
-    if (!path_make(path, dir, name, "")) return io_error(error, dir, "path");
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 && errno == ENOENT) return LOG_OK;
-    if (fd < 0) return io_error(error, path, "cannot be opened");
+    enum log_status status = path_make(path, dir, name, error);
+    if (status != LOG_OK) return status;
+    int code = files_read(path, 0, bytes_max + 1, out);
+    if (code == ENOENT) return LOG_OK;
+    if (code != 0) return io_error(error, path, "cannot be read", code);
     *found = true;
-    enum log_status status = LOG_OK;
-    for (;;) {
-        char *at = buf_reserve(out, 4096);
-        ssize_t n = read(fd, at, 4096);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) status = io_error(error, path, "cannot be read");
-        if (n <= 0) break;
-        out->len += (size_t)n;
-        if (out->len <= bytes_max) continue;
-        buf_printf(error, "%s: damaged: larger than %zu bytes", path, bytes_max);
-        status = LOG_DAMAGED;
-        break;
-    }
-    close(fd);
-    return status;
+    if (out->len <= bytes_max) return LOG_OK;
+    buf_printf(error, "%s: damaged: larger than %zu bytes", path, bytes_max);
+    return LOG_DAMAGED;
 }
 
 /* ---- identity */

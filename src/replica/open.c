@@ -10,15 +10,14 @@
  * Creation has come to its end when term and vote have a version above 1: until then a start goes on where it was cut short. A node
  * that waits has come to its end when its first entry is durable (or a fetched state was put in place): until then a log without
  * entries is no loss. */
-#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/files.h"
 #include "base/logger.h"
 #include "replica/replica_inner.h"
 
@@ -467,8 +466,9 @@ static void kept_bound(struct replica *r)
 static enum log_status parts_open(struct replica *r, struct buf *error)
 {
     struct found f = {0};
-    if (mkdir(r->dir, 0750) != 0 && errno != EEXIST) {
-        buf_printf(error, "%s: cannot be created: %s", r->dir, strerror(errno));
+    int code = files_make_dir(r->dir);
+    if (code != 0) {
+        buf_printf(error, "%s: cannot be created: %s", r->dir, strerror(code));
         return LOG_IO;
     }
     enum log_status status = identity_load(r->dir, &r->identity, &f.identity, error);
@@ -508,7 +508,6 @@ enum log_status replica_open(struct replica **out, const struct replica_options 
     r->dir = text_join(o->dir, "");
     r->log_dir = text_join(o->dir, "/log");
     r->o.dir = r->dir;
-    r->meta.fds[0] = r->meta.fds[1] = -1;
     if (r->o.election_ms == 0) r->o.election_ms = ELECTION_TIMEOUT_MS;
     if (r->o.heartbeat_ms == 0) r->o.heartbeat_ms = HEARTBEAT_TIMEOUT_MS;
     if (r->o.window_bytes == 0) r->o.window_bytes = WINDOW_BYTES;

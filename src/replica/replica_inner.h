@@ -44,8 +44,8 @@ enum { META_BYTES = 4096, META_FORMAT = 1 };
 
 struct meta {
     char *dir;
-    int fds[2];
-    char *page; /* META_BYTES */
+    bool there[2]; /* the files' names are durable: known once one was written */
+    char *page;    /* META_BYTES */
     struct uuid cluster;
     uint64_t node;
     uint64_t version; /* of the last write; 0 = never written */
