@@ -30,6 +30,7 @@ static const struct verb {
     {"lock", cli_lock_main, "locks and semaphores: acquire, renew, release, get"},
     {"cluster", cli_cluster_main, "the nodes of a cluster: status, members, add, promote, remove, address"},
     {"backup", cli_backup_main, "a backup of a node that goes on serving"},
+    {"restore", cli_restore_main, "a data directory out of a backup"},
     {"bench", cli_bench_main, "measure a broker"},
     {"version", version_main, "print the version"},
     {"help", help_main, "help on a verb: queen help VERB"},
