@@ -14,13 +14,13 @@ def push(client, identity):
     return answer[0]["offset"]
 
 
-def refused(node, *words):
-    """It stops by itself with exit code 2 and says what to do."""
+def refused(node, codes, *words):
+    """It stops by itself, with the exit code of a wrong directory or of wrong settings, and says why."""
     node.expected_down = True
     code = node.wait_dead(15.0)
     text = node.log_text()
-    assert code == 2, f"exit code {code} of a disk that must not vote:\n{text[-3000:]}"
-    assert all(word in text for word in words), f"{words} are not in:\n{text[-3000:]}"
+    assert code in codes, f"exit code {code} of a disk that must not vote:\n{text[-1500:]}"
+    assert all(word in text for word in words), f"{words} are not in:\n{text[-2000:]}"
 
 
 def overwrite(source, target):
@@ -69,9 +69,11 @@ def test_a_disk_that_is_not_the_one_it_was(clusters, fate):
     a.kill()
     b.spawn()
     c.spawn()
-    refused(b)
     if fate == "swapped":
-        refused(c)
+        refused(b, (1, 2), "the data directory of node")
+        refused(c, (1, 2), "the data directory of node")
+    else:
+        refused(b, (2,), "remove the node from the cluster", "QUEEN_RAFT_JOIN")
     # what is left is no majority: nothing is answered, least of all with the late messages missing
     if fate != "swapped":
         deadline = time.monotonic() + 3.0
@@ -92,5 +94,5 @@ def test_a_disk_that_is_not_the_one_it_was(clusters, fate):
     for number, (offset, name) in enumerate([*zip(first, [f"early-{n}" for n in range(20)]), *zip(late, [f"late-{n}" for n in range(20)])]):
         status, answer, _ = client.insist("POST", "/api/v1/push", {"items": [{"queue": "kept", "partition": "p", "transactionId": name, "payload": name}]})
         assert (answer[0]["status"], answer[0]["offset"]) == ("duplicate", offset), (number, name, answer)
-    assert push(client, "after") == 40
+    assert push(client, "after") >= 40  # what a minority left unanswered may have happened since
     client.close()

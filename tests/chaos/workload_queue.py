@@ -18,6 +18,9 @@ class LossyHistory(History):
     def check_budget(self, plan, cursor, dead, what):
         """Retry budgets are judged where no answer is lost (tests/api)."""
 
+    def ack_answered(self, plan, status, body, lease_was_certain, repeated=False):
+        super().ack_answered(plan, 503 if status == 429 else status, body, lease_was_certain, repeated)
+
     def pop_known(self, group, queue):
         with self.lock:
             self.unknown_pops[group, queue] -= 1
@@ -64,7 +67,7 @@ class LossyLoad(Load):
         self.workload.note_poll(time.monotonic() - sent - timeout_ms / 1000)
         if status in (200, 204):
             self.history.pop_known(group, queue)
-        elif status != 503:
+        elif status not in (503, 429):
             self.history.problem(f"pop answered {status} {raw!r}")
         return self.history.pop_answered(group, queue, sent, lease_s * (1 - self.workload.drift), raw) if status == 200 else []
 

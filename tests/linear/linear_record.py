@@ -111,6 +111,9 @@ class Client:
         answer = None
         if status == 200:
             answer = self.told(route, group, ops, json.loads(raw), slots)
+        elif status == 429:  # nothing was done
+            self.record.counts["calls refused"] += 1
+            return
         elif status not in (None, 503):
             self.record.problem(f"{method} {path} {body!r} answered {status} {raw!r}")
             return
