@@ -53,7 +53,7 @@ static bool on_turn(struct loop_hook *hook)
     struct node *n = (struct node *)(void *)((char *)hook - offsetof(struct node, hook));
     uint32_t len = atomic_load_explicit(&n->bytes_each, memory_order_relaxed);
     uint32_t batch = atomic_load_explicit(&n->batch, memory_order_relaxed);
-    if (len == 0) return false;
+    if (len == 0 || batch == 0) return false;
     for (uint32_t i = 0; i < batch && net_backlog(n->net, n->other) < WINDOW_BYTES; i++) send_one(n, len);
     return net_backlog(n->net, n->other) < WINDOW_BYTES;
 }

@@ -102,13 +102,15 @@ static bool listen_open(struct net *n, const char *host, uint16_t port, struct b
 static bool peers_flush(struct net *n)
 {
     bool more = false;
+    if (!atomic_load(&n->dirty)) return false;
+    atomic_store(&n->dirty, false);
     for (uint32_t i = 0; i < NET_PEERS_MAX; i++) {
         struct net_peer *p = &n->peers[i];
         if (!atomic_load_explicit(&p->dirty, memory_order_relaxed) || !atomic_exchange(&p->dirty, false)) continue;
         struct conn *c = p->out;
         if (c == NULL || c->state != CONN_UP) continue;
         if ((c->events & EPOLLOUT) == 0 && conn_write(c)) {
-            atomic_store(&p->dirty, true);
+            peer_write_on(p);
             more = true;
         }
         conn_check(c);
@@ -116,12 +118,11 @@ static bool peers_flush(struct net *n)
     return more;
 }
 
-/* Frames of other loops, and of hooks that run after ours. */
+/* Frames of other loops, and of hooks that run after ours: there is a turn for them, and the hook at its end writes. */
 static void flush_run(struct loop_task *task)
 {
     struct net *n = (struct net *)(void *)((char *)task - offsetof(struct net, flush_task));
     atomic_store(&n->flush_posted, false);
-    peers_flush(n);
 }
 
 static bool net_turn(struct loop_hook *hook)

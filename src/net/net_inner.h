@@ -125,7 +125,7 @@ struct net {
     struct loop_timer sweep, accept_again;
     struct loop_hook hook;
     struct loop_task flush_task;
-    atomic_bool flush_posted;
+    atomic_bool flush_posted, dirty; /* dirty: some peer is */
     struct conn *conns, *graveyard;
     char *spare_in; /* READ_BYTES, when no connection has it */
     uint32_t strangers;

@@ -201,6 +201,7 @@ void peer_write_on(struct net_peer *p)
 {
     if (p == NULL) return;
     atomic_store(&p->dirty, true);
+    atomic_store(&p->net->dirty, true);
     flush_post(p->net);
 }
 
@@ -222,7 +223,10 @@ bool net_send(struct net *n, uint64_t peer, uint16_t channel, uint8_t kind, uint
         atomic_fetch_add_explicit(&p->dropped_frames, 1, memory_order_relaxed);
         return false;
     }
-    if (!atomic_exchange(&p->dirty, true)) flush_post(n);
+    if (!atomic_exchange(&p->dirty, true)) {
+        atomic_store(&n->dirty, true);
+        flush_post(n);
+    }
     /* Nothing is called back from here: a failure waits for the turn's end. */
     if (atomic_load_explicit(&p->outbox.backlog, memory_order_relaxed) >= WRITE_AT_ONCE && loop_is_mine(n->loop) &&
         p->out != NULL && (p->out->events & EPOLLOUT) == 0) {
