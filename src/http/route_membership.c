@@ -252,6 +252,17 @@ static void ids_read(struct json *j, struct change_body *b)
     while (json_array_next(j, &first)) id_put(j, b);
 }
 
+/* Is it one of these names, parted by a blank? */
+static bool name_among(const char *names, struct slice key)
+{
+    while (*names != '\0') {
+        size_t len = strcspn(names, " ");
+        if (slice_equal(key, slice_make(names, len))) return true;
+        names += len + (names[len] == ' ');
+    }
+    return false;
+}
+
 static bool body_read(struct request *r, const char *id_names, struct change_body *b)
 {
     struct json j;
@@ -264,9 +275,7 @@ static bool body_read(struct request *r, const char *id_names, struct change_bod
     if (json_peek(&j) != JSON_OBJECT || !json_object_open(&j, &first))
         return refuse(r, 400, "bad_request", "the body must be a JSON object");
     while (json_object_next(&j, &first, &key)) {
-        const char *name = key.len == 0 || key.len > 16 ? NULL : memmem(id_names, strlen(id_names), key.at, key.len);
-        bool is_id = name != NULL && (name == id_names || name[-1] == ' ') && (name[key.len] == ' ' || name[key.len] == '\0');
-        if (is_id && json_peek(&j) != JSON_NULL)
+        if (name_among(id_names, key) && json_peek(&j) != JSON_NULL)
             ids_read(&j, b);
         else if (slice_is(key, "raft"))
             json_string(&j, &b->raft);

@@ -42,6 +42,9 @@ class Node(Broker):
             return None
         return answer.json if answer.status == 200 else None
 
+    def put_json(self, path, body):
+        return self.request("PUT", path, body)
+
     def healthy(self):
         try:
             return self.fresh_request("GET", "/health", timeout=3.0).status == 200
