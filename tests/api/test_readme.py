@@ -102,6 +102,7 @@ def read_readme():
         return file.read()
 
 
+@pytest.mark.seconds(5)
 def test_quick_start_prints_what_the_readme_shows(own_broker):
     blocks = [steps_of(m.group(1)) for m in BLOCK.finditer(read_readme())]
     assert sum(len(steps) for steps in blocks) >= 20

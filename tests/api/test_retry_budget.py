@@ -1,5 +1,7 @@
 """Failed acks spend the retry budget; retries and expiries do not."""
 
+import pytest
+
 from queen import ids
 
 
@@ -107,6 +109,7 @@ def test_retry_keeps_what_was_completed_below_it(broker, queue):
     assert ids(take(broker, queue)) == ["b", "c"]
 
 
+@pytest.mark.seconds(20)
 def test_expiry_is_never_charged(broker, queue):
     # 65
     broker.configure(queue, retryLimit=0)

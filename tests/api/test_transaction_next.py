@@ -273,6 +273,7 @@ def test_client_that_leaves_while_it_waits(broker, queue):
     assert (message["transactionId"], message["deliveryAttempt"]) == ("a", 1)
 
 
+@pytest.mark.seconds(5)
 def test_clients_that_leave_as_a_message_arrives_lose_nothing(own_broker, queue):
     # Each waits and cuts its connection about when the message comes. What was taken for it comes back uncounted, but for an answer
     # that was already on its way: that one has its lease, and runs out.

@@ -73,6 +73,7 @@ def test_a_push_whose_sync_failed_is_not_remembered_without_its_message(brokers,
     assert answer["status"] == "queued" and answer["offset"] == 1
 
 
+@pytest.mark.seconds(9)
 def test_the_window_counts_from_the_first_copy_across_restarts(brokers):
     """Repeats do not move it, consumption, a clean restart and kill -9 do not end it, and after it the id is new."""
     window_s = 6

@@ -103,6 +103,7 @@ def judge_all(broker, history, queues):
     crash_verify.judge(history, broker)
 
 
+@pytest.mark.seconds(9)
 def test_what_frees_space_goes_on_and_a_restart_works(full):
     broker, history, conn, disk, ballast = full
     conn.call("POST", "/api/v1/configure", {"queue": "other", "options": {"retryLimit": 0}})

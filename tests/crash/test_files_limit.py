@@ -5,6 +5,7 @@ import socket
 import time
 
 import crash_verify
+import pytest
 from crash_broker import Gone
 from crash_history import History
 from crash_load import Load
@@ -19,6 +20,7 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.seconds(15)
 def test_connections_never_starve_the_log(brokers, seed):
     rng = random.Random(seed)
     broker = brokers().start(prefix=LIMIT)

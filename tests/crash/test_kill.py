@@ -10,6 +10,7 @@ from crash_load import Admin, Load, run_and_kill
 from crash_verify import judge
 
 
+@pytest.mark.seconds(18)
 @pytest.mark.parametrize("part", range(20 if ALL else 2))
 def test_kill_at_random_moments(brokers, seed, part):
     rng = random.Random(f"{seed}/{part}")
@@ -27,6 +28,7 @@ def test_kill_at_random_moments(brokers, seed, part):
     assert history.counts["messages"] > 200 and history.counts["acks"] > 20 and history.counts["duplicates"] > 50, history.counts
 
 
+@pytest.mark.seconds(9)
 def test_kill_again_while_it_recovers(brokers, seed):
     """The second, third and fourth crash come at some moment of the start, before or just after it is ready."""
     rng = random.Random(seed)

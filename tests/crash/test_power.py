@@ -51,6 +51,7 @@ def test_a_lying_disk_is_seen_by_these_tests(brokers, seed):
         assert broker.process.poll() == 2, broker.log_tail()
 
 
+@pytest.mark.seconds(12)
 @pytest.mark.parametrize("part", range(20 if ALL else 2))
 def test_power_cut_at_random_moments(brokers, seed, part):
     rng = random.Random(f"{seed}/{part}")
@@ -73,6 +74,7 @@ def test_power_cut_at_random_moments(brokers, seed, part):
     assert sum(c["bytes_lost"] for c in cuts) > 0, f"no cut took anything: the model proves nothing: {cuts}"
 
 
+@pytest.mark.seconds(10)
 def test_power_cut_after_a_crash_and_a_restart(brokers, seed):
     """kill -9 leaves unsynced bytes in the page cache. A broker that serves them after the restart must have synced them first."""
     rng = random.Random(seed)
@@ -121,6 +123,7 @@ def test_what_is_read_after_a_restart_survives_a_power_cut(brokers):
     assert counts[1] == counts[0] and counts[0] >= 1, f"after kill -9 the queue held {counts[0]}, after the power cut {counts[1]}"
 
 
+@pytest.mark.seconds(9)
 def test_power_cuts_while_it_recovers(brokers, seed):
     rng = random.Random(seed)
     broker = brokers(power=True).start()
@@ -176,6 +179,7 @@ def test_power_cut_at_crash_points(brokers, seed, group):
     judge_cuts(history, broker, cuts)
 
 
+@pytest.mark.seconds(10)
 def test_power_cut_while_the_log_is_trimmed(brokers, seed):
     """Files are removed and used again; a cut may bring old names back, never old contents under a new name."""
     rng = random.Random(seed)

@@ -9,6 +9,7 @@ from crash_load import Churn
 from crash_verify import judge
 
 
+@pytest.mark.seconds(9)
 @pytest.mark.parametrize("first, second", [(1 << 20, 64 << 20), (1 << 20, 1 << 21), (4 << 20, 1 << 20)])
 def test_another_segment_size_over_a_trimmed_log(brokers, seed, first, second):
     """The log keeps the size it was made with; files that were trimmed are not missed, and none that is wanted is trimmed."""

@@ -5,6 +5,7 @@ import random
 import time
 from collections import Counter
 
+import pytest
 from crash_broker import ALL
 from linear_check import check
 from linear_record import Record
@@ -100,6 +101,7 @@ def stale_answer(lines, rng):
     element["value"], element["version"] = old["value"], old["version"]
 
 
+@pytest.mark.seconds(32)
 def test_histories_are_linearizable_across_kills(brokers, seed, place, record_property):
     broker = brokers(power=True).start()
     path = os.path.join(place, "history.jsonl")

@@ -18,6 +18,7 @@ def report(run, record_property):
     print(json.dumps(counts, indent=1))
 
 
+@pytest.mark.seconds(50)
 def test_every_input_takes_effect_exactly_once(brokers, seed, place, record_property):
     broker = brokers(power=True).start()
     run = Run(broker, place, seed)
@@ -34,6 +35,7 @@ def test_every_input_takes_effect_exactly_once(brokers, seed, place, record_prop
     assert counts["committed"] > counts["inputs"], counts
 
 
+@pytest.mark.seconds(17)
 @pytest.mark.parametrize("gate", ["none"])
 def test_workers_without_a_gate_are_found_out(brokers, seed, place, record_property, gate):
     """The proof of the proof: no marker, no ids derived from the input, transactions sent twice. Then things happen twice, and are seen."""

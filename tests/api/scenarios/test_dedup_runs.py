@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from queen import ids, wait_until
 
 
@@ -57,6 +59,7 @@ def test_window_counts_from_the_first_copy_and_repeats_do_not_move_it(broker, qu
     assert repeats >= 10
 
 
+@pytest.mark.seconds(6)
 def test_verdict_is_the_same_after_consumption_restart_and_crash(own_broker, queue):
     window = 6
     broker = own_broker(env={"RETENTION_INTERVAL": "200"})

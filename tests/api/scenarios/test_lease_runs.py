@@ -4,6 +4,8 @@ import random
 import threading
 import time
 
+import pytest
+
 from queen import LEASE_ERROR, TEST_ALL, ids, wait_until
 
 
@@ -26,6 +28,7 @@ def test_late_worker_changes_nothing(broker, queue):
     assert [r["errorMessage"] for r in broker.dlq(queue)["messages"]] == ["the last"]
 
 
+@pytest.mark.seconds(13)
 def test_ack_and_expiry_are_decided_at_one_place(broker, queue):
     lanes = 30
     waves = 150 if TEST_ALL else 10
@@ -72,6 +75,7 @@ def race_wave(broker, queue, wave, lanes):
         assert delivered.get(name, 0) == (0 if acked[name] else 1), (name, acked[name], delivered.get(name, 0))
 
 
+@pytest.mark.seconds(5)
 def test_crashed_workers_free_their_lanes_at_lease_end(own_broker, queue):
     lanes = 1000 if TEST_ALL else 150
     lease = 12 if TEST_ALL else 4

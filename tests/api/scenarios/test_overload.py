@@ -6,6 +6,8 @@ import socket
 import threading
 import time
 
+import pytest
+
 from queen import TEST_ALL, RawConnection, unique
 
 MIB = 1024 * 1024
@@ -85,6 +87,7 @@ def percentile(values, part):
     return values[min(len(values) - 1, int(len(values) * part))]
 
 
+@pytest.mark.seconds(11)
 def test_overload_is_bounded_and_passes(own_broker):
     # How long a call may wait for room is a setting; the default of 15 s suits clients that would only come back at once.
     broker = own_broker(env={"QUEEN_RAFT_ADMIT_MAX_MB": "8", "QUEEN_RAFT_ADMIT_HOLD_MS": "1000"})

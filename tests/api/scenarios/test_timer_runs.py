@@ -8,6 +8,8 @@ import random
 import threading
 import time
 
+import pytest
+
 from queen import BINARY, TEST_ALL, ids, unique, wait_until
 from timers import call, cancel, count, micros, op_cancel, op_schedule, packed, path, peek, rows, schedule, transaction
 
@@ -36,6 +38,7 @@ def delivered(broker, queue, ways):
     return late
 
 
+@pytest.mark.seconds(5)
 def test_timers_wake_an_idle_broker_in_time(own_broker, queue):
     broker = own_broker()
     delay = 2000 if TEST_ALL else 1000
@@ -51,6 +54,7 @@ def test_timers_wake_an_idle_broker_in_time(own_broker, queue):
     assert max(late) < 0.1, late
 
 
+@pytest.mark.seconds(5)
 def test_an_idle_broker_stays_idle_between_timers(own_broker, queue):
     broker = own_broker()
     call(broker, *[op_schedule(queue, "k%d" % n, 3600000 + n * 1000) for n in range(100)])
@@ -236,6 +240,7 @@ def read_all(broker, queue, lanes):
     return records
 
 
+@pytest.mark.seconds(8)
 def test_changes_race_with_the_firing_and_with_kills(own_broker, queue):
     keys, window_s = (20000, 20.0) if TEST_ALL else (3000, 5.0)
     broker = own_broker()
@@ -278,6 +283,7 @@ def test_changes_race_with_the_firing_and_with_kills(own_broker, queue):
 # ---- a great many ----
 
 
+@pytest.mark.seconds(7)
 def test_a_great_many_pending_timers(own_broker):
     total = 1000000 if TEST_ALL else 100000
     broker = own_broker()

@@ -139,6 +139,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.seconds(23)
 def test_half_sent_transactions_hold_up_nobody(own_broker, queue, tmp_path):
     size, each, cut_after_s = 10 * MIB, 17, 25
     broker = own_broker()
