@@ -6,11 +6,13 @@
  *                      confirmed; what comes is checked, written, and each file synced when it is whole
  *   all there          is it still right to take it? -> `ready` -> options.fetched                    DONE
  *
- * Why it is right: the entries up to I in the fetched log are committed, so they are the only ones there will ever be at those indexes. Of
- * what this node has acknowledged, nothing above its last index L exists; when L < I, every entry it acknowledged is at or below I, and
- * either is the one in the fetched log or was never committed and never will be. So nothing that counts is cut. L is looked at in the very
- * turn that makes `ready`; after `fetched` the replica is given nothing more that could add entries. When L >= I the fetch has
- * become pointless: it is thrown away. The term of entry I must not be above ours, so that term and vote fit the log they stay with.
+ * Why it is right: the entries up to I in the fetched log are committed, so they are the only ones there will ever be at those indexes. Let
+ * L be our last index. When L < I, every entry this node has acknowledged is at or below I, and either is the one in the fetched log or
+ * was never committed and never will be. When L >= I and our entry I is of another term, it was never committed, so nothing behind it
+ * was. In both cases nothing that counts is cut. Else entry I is ours already, or trimmed because our own state is past it: the fetch has
+ * become pointless, and what follows I may count: it is thrown away. This is looked at in the very turn that makes `ready`; after
+ * `fetched` the replica is given nothing more that could add entries. The term of entry I must not be above ours, so that term and vote
+ * fit the log they stay with.
  *
  * Given up: the source is silent, does not lead or has dropped it (GONE), another leader is known, our own log went on, too many
  * damaged answers, or an error of our disk. What was fetched stays for the next try, unless the disk is full. */
@@ -58,6 +60,15 @@ static void give_up_needless(struct snapshots *s)
     if (incoming_remove(s) == 0) s->leftover_us = 0;
 }
 
+/* Is entry I ours already? */
+static bool needless(const struct snapshots *s)
+{
+    const struct store_mark *mark = &s->fetch.manifest.mark;
+    if (replica_last_index(s->o.replica) < mark->index) return false;
+    uint64_t ours = replica_entry_term(s->o.replica, mark->index);
+    return ours == 0 || ours == mark->term;
+}
+
 static void want_send(struct snapshots *s, int64_t now_us)
 {
     struct fetch *f = &s->fetch;
@@ -90,11 +101,11 @@ static void finish(struct snapshots *s)
     struct fetch *f = &s->fetch;
     struct replica *r = s->o.replica;
     uint64_t index = f->manifest.mark.index, leader = replica_leader(r);
-    if (replica_last_index(r) >= index) {
+    if (needless(s)) {
         give_up_needless(s);
         return;
     }
-    if (replica_role(r) == REPLICA_LEADER || (leader != 0 && leader != f->peer) || replica_term(r) < f->manifest.mark.term) {
+    if ((leader != 0 && leader != f->peer) || replica_term(r) < f->manifest.mark.term) {
         give_up(s, "its source does not lead any more", FETCH_AGAIN_US);
         return;
     }
@@ -227,7 +238,7 @@ void fetch_manifest(struct snapshots *s, uint64_t peer, uint64_t id, struct slic
         give_up(s, "no use for its manifest", FETCH_AGAIN_FAILED_US);
         return;
     }
-    if (replica_last_index(s->o.replica) >= f->manifest.mark.index) {
+    if (needless(s)) {
         give_up_needless(s);
         return;
     }

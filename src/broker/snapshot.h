@@ -20,10 +20,9 @@
  * What is kept of the fetcher's own: identity, term and vote. Its log and store are replaced as one.
  *
  * A fetch is given up (and begun anew when still wanted) when its source is silent for FETCH_SILENT_US, is no longer the leader, or our
- * own log went on meanwhile: fetching must never cut entries that this node has acknowledged. An entry it acknowledged is at or below its
- * last index L. When L < I it is either the entry of the fetched log at that index, which is committed, or can never be committed: nothing
- * that counts is lost. So L < I must hold in the turn that makes `ready`, and from the call of `fetched` on nothing may be given to the
- * replica that could add entries. The pace is FETCH_BYTES_S_MAX at most.
+ * own log has entry I meanwhile: fetching must never cut entries that this node has acknowledged and that may count. With a last index
+ * below I, or another entry at I, nothing that counts is cut (fetch.c has the argument). That must hold in the turn that makes `ready`, and from
+ * the call of `fetched` on nothing may be given to the replica that could add entries. The pace is FETCH_BYTES_S_MAX at most.
  *
  * All on the group's loop, in pieces of at most FETCH_RANGE_BYTES; the checkpoint on the store's thread. Frames travel in the group's channel;
  * any may be lost. All of the file system goes through base/files.h; GROUP/log/<16 hex digits>.seg are the log's files (log.h). */

@@ -199,9 +199,10 @@ static void snapshot_take(struct snapshots *s)
 
 /* ---- serving */
 
+/* As raft sees it. That it has not committed anything in its term yet does not matter: it may need the very node that fetches to do so. */
 static bool leads(const struct snapshots *s)
 {
-    return replica_role(s->o.replica) == REPLICA_LEADER;
+    return replica_leader(s->o.replica) == s->o.node;
 }
 
 void source_want(struct snapshots *s, uint64_t peer, struct slice in)

@@ -88,6 +88,11 @@ uint64_t replica_entry_pos(const struct replica *r, uint64_t index)
     return ring_has(&r->ring, index) ? ring_at(&r->ring, index)->pos : 0;
 }
 
+uint64_t replica_entry_term(const struct replica *r, uint64_t index)
+{
+    return term_of(r, index);
+}
+
 void replica_pin(struct replica *r, uint64_t index)
 {
     must(index > 0);

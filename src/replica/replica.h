@@ -168,6 +168,8 @@ void replica_stored(struct replica *r, uint64_t index, bool (*wanted)(void *ctx,
 uint64_t replica_scan_pos(const struct replica *r, uint64_t index);
 /* Position of an entry's body in the log; 0 when it is not among the entries that are kept. */
 uint64_t replica_entry_pos(const struct replica *r, uint64_t index);
+/* Term of an entry, also of one that is not stored yet; 0 when it is not among those that are kept, or there is none. */
+uint64_t replica_entry_term(const struct replica *r, uint64_t index);
 
 struct log *replica_log(struct replica *r);
 

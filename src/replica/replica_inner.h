@@ -281,6 +281,7 @@ uint64_t step_submit_own(struct replica *r, enum raft_entry_type type, struct sl
 struct peer *peer_of(struct replica *r, uint64_t id);
 void peers_sync(struct replica *r, bool fresh); /* with raft's configuration; fresh: a new leadership */
 void stream_told(struct replica *r, const struct raft_message *m);
+bool stream_behind(const struct replica *r, const struct peer *p);
 void stream_extend(struct replica *r); /* new entries are in the log */
 void stream_pump(struct replica *r, struct peer *p, bool force);
 void stream_restart(struct replica *r, struct peer *p); /* what was sent is lost: again from what it has */

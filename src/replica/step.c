@@ -193,7 +193,7 @@ static void install_send(struct replica *r, const struct raft_message *m)
     struct peer *p = peer_of(r, m->server_id);
     struct frame f = {
         .kind = FRAME_INSTALL, .message_version = s->version, .term = s->term, .a = s->last_index, .b = s->last_term};
-    if (p == NULL || (p->open && p->proven)) return; /* it is catching up by other means */
+    if (p == NULL || (p->open && p->proven && !stream_behind(r, p))) return; /* it is catching up by other means */
     p->open = false;
     p->snapshot = true;
     /* It has fetched one meanwhile, older than what raft would send now, and all that follows is still here. */

@@ -234,13 +234,19 @@ void stream_restart(struct replica *r, struct peer *p)
     stream_open(r, p, at, raft_last_index(&r->raft));
 }
 
+/* The log has been trimmed beyond the place where it stands: nothing can be sent of it, not even a heartbeat. */
+bool stream_behind(const struct replica *r, const struct peer *p)
+{
+    return p->open && p->cursor != 0 && term_of(r, p->cursor) == 0;
+}
+
 /* raft wants `count` entries behind prev_log_index sent (none: a heartbeat). A stream that is open knows better where to go on. */
 void stream_told(struct replica *r, const struct raft_message *m)
 {
     struct peer *p = peer_of(r, m->server_id);
     uint64_t prev = m->append_entries.prev_log_index, told = prev + m->append_entries.n_entries;
     if (p == NULL) return;
-    if (!p->open) {
+    if (!p->open || stream_behind(r, p)) {
         stream_open(r, p, prev, told);
         return;
     }

@@ -273,6 +273,7 @@ static void when_the_own_log_went_on_it_is_thrown_away(void **state)
     snapshots_fetch(r->nodes[2].snapshots, 1, 150);
     run_until(r, half_2);
     r->nodes[2].replica.last_index = I; /* a new leader had the entries */
+    r->nodes[2].replica.entry_term = term_of(I);
     run_until(r, idle_2);
     assert_int_equal(r->nodes[2].fetched, 0);
     assert_false(there(&r->nodes[2], "incoming"));
@@ -281,6 +282,33 @@ static void when_the_own_log_went_on_it_is_thrown_away(void **state)
     snapshots_fetch(r->nodes[2].snapshots, 1, 150);
     run_until(r, idle_2);
     assert_false(there(&r->nodes[2], "incoming"));
+}
+
+/* Its state is past that entry, which it does not even keep. */
+static void when_the_own_state_went_on_it_is_thrown_away(void **state)
+{
+    struct rig *r = *state;
+    leader_make(r, 1, 1);
+    follower_make(r, 1, 30);
+    snapshots_fetch(r->nodes[2].snapshots, 1, 150);
+    run_until(r, half_2);
+    r->nodes[2].replica.last_index = I + 50;
+    r->nodes[2].replica.entry_term = 0;
+    run_until(r, idle_2);
+    assert_int_equal(r->nodes[2].fetched, 0);
+    assert_false(there(&r->nodes[2], "incoming"));
+}
+
+/* Entries that no majority ever had, longer than the state: they do not count, and it could not catch up without it. */
+static void entries_that_were_never_committed_do_not_keep_it_away(void **state)
+{
+    struct rig *r = *state;
+    leader_make(r, 1, 1);
+    follower_make(r, 1, 30);
+    r->nodes[2].replica.last_index = I + 50;
+    r->nodes[2].replica.entry_term = term_of(I) - 1;
+    fetch_all(r);
+    swapped_check(&r->nodes[2], &r->nodes[1], I, 1);
 }
 
 static void term_and_leader_must_fit_at_the_end(void **state)
@@ -312,15 +340,15 @@ static void a_node_that_does_not_lead_serves_nothing(void **state)
     struct rig *r = *state;
     leader_make(r, 1, 1);
     follower_make(r, 1, 30);
-    r->nodes[1].replica.role = REPLICA_FOLLOWER;
+    r->nodes[1].replica.leader = 0;
     snapshots_fetch(r->nodes[2].snapshots, 1, 150);
     run_until(r, idle_2);
     assert_int_equal(r->nodes[1].replica.pins, 0);
-    r->nodes[1].replica.role = REPLICA_LEADER;
+    r->nodes[1].replica.leader = 1;
     atomic_fetch_add(&clock_ahead_us, 2000000);
     snapshots_fetch(r->nodes[2].snapshots, 1, 150);
     run_until(r, half_2);
-    r->nodes[1].replica.role = REPLICA_FOLLOWER;
+    r->nodes[1].replica.leader = 0;
     run_until(r, idle_2);
     assert_int_equal(r->nodes[2].fetched, 0);
     r->fast = true;
@@ -459,6 +487,8 @@ int main(void)
         TEST(the_same_source_goes_on_where_it_was_cut_short),
         TEST(remains_of_another_fetch_do_no_harm),
         TEST(when_the_own_log_went_on_it_is_thrown_away),
+        TEST(when_the_own_state_went_on_it_is_thrown_away),
+        TEST(entries_that_were_never_committed_do_not_keep_it_away),
         TEST(term_and_leader_must_fit_at_the_end),
         TEST(a_node_that_does_not_lead_serves_nothing),
         TEST(nobody_asks_and_it_goes),

@@ -52,6 +52,7 @@ struct rig;
 struct replica {
     enum replica_role role;
     uint64_t leader, term, last_index, pin;
+    uint64_t entry_term; /* of the entry that is asked for; 0: it is not kept */
     bool pinned;
     uint32_t pins;
     struct log *log;
@@ -152,6 +153,11 @@ uint64_t replica_last_index(const struct replica *r)
 uint64_t replica_entry_pos(const struct replica *r, uint64_t index)
 {
     return r->pos[index];
+}
+
+uint64_t replica_entry_term(const struct replica *r, uint64_t index)
+{
+    return index > r->last_index ? 0 : r->entry_term;
 }
 
 struct log *replica_log(struct replica *r)
