@@ -403,7 +403,9 @@ static bool disk_open(struct node *n, int *exit_code, struct buf *error)
         return false;
     }
     if (!found) n->disk.inode = inode;
-    n->disk.starts++;
+    uint32_t mark; /* two starts from one copy are not the same one */
+    random_bytes(&mark, sizeof mark);
+    n->disk.starts = ((n->disk.starts >> 32) + 1) << 32 | mark;
     if (!peers_file_load(c->dir, &n->seen, exit_code, error)) return false;
     if (n->disk.inode == inode) {
         *exit_code = 3;

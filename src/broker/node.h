@@ -11,7 +11,8 @@
  * Without QUEEN_RAFT_PEERS and QUEEN_RAFT_JOIN the node is alone: no net, no port. With them it needs the cluster's secret.
  *
  * Identity of a disk: {cluster, node, disk, starts} of DATA/disk go in the hello to every peer; a peer keeps in DATA/peers what it last
- * saw of each node and refuses one whose disk is another or whose count of starts went back (an emptied or rolled-back
+ * saw of each node and refuses one whose disk is another, whose count of starts went back, or whose start of that count is another one
+ * than it saw (upper and lower half of `starts`: an emptied or rolled-back
  * directory): such a node stops with exit code 2 and says how to remove it from the cluster and add it anew. A directory that was
  * copied or restored shows it by its inode number and is refused at start when there are other voters. Members that were added
  * have their disk in the configuration itself, which counts more than what a peer that was away remembers.

@@ -46,7 +46,7 @@ struct net_self {
     struct uuid cluster; /* all zero: not known yet (a node that waits to be added); it takes the peer's */
     uint64_t node;
     struct uuid disk; /* made when the data directory was created */
-    uint64_t starts;  /* of this directory, counted durably */
+    uint64_t starts;  /* of this directory: upper half counted durably, lower half random for each */
     uint64_t version; /* highest format this program reads */
 };
 
