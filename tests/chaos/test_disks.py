@@ -70,7 +70,8 @@ def test_full_disks(small_disks, seed):
     if not follower.alive():
         follower.start()
     # all of them: pushes are refused, reads and acks go on
-    ballasts = [fill(node.faults.root, 0.93) for node in cluster.nodes]
+    cluster.wait_equal()
+    ballasts = [fill(node.faults.root, 0.865) for node in cluster.nodes]
     deadline = time.monotonic() + 15.0
     refused = None
     while time.monotonic() < deadline:

@@ -73,7 +73,7 @@ def test_a_disk_that_is_not_the_one_it_was(clusters, fate):
         refused(b, (1, 2), "the data directory of node")
         refused(c, (1, 2), "the data directory of node")
     else:
-        refused(b, (2,), "remove the node from the cluster", "QUEEN_RAFT_JOIN")
+        refused(b, (2,), "emove the node from the cluster", "QUEEN_RAFT_JOIN=true")
     # what is left is no majority: nothing is answered, least of all with the late messages missing
     if fate != "swapped":
         deadline = time.monotonic() + 3.0
