@@ -46,14 +46,9 @@ static bool has_it(const struct sim_node *n, uint64_t index, struct slice body)
 static void quorum_check(struct sim_node *n, uint64_t index, struct slice body)
 {
     struct replica_members m = {.count = 0};
-#ifdef SIM_HAS_NODE
     if (n->broker == NULL || n->broker->replica == NULL) return;
     replica_members(n->broker->replica, &m);
     if (m.count == 0 || !m.committed) return;
-#else
-    m.count = 1;
-    m.at[0].id = n->id;
-#endif
     uint32_t voters = 0, have = 0;
     for (uint32_t i = 0; i < m.count; i++) {
         if (m.at[i].role != REPLICA_VOTER) continue;
@@ -143,7 +138,10 @@ bool check_states(void)
         struct sim_node *n = &sim.nodes[i];
         if (!n->up || n->broker == NULL || n->broker->engine == NULL) continue;
         uint64_t index = engine_applied_index(n->broker->engine);
-        if (node != 0 && index != applied) return false;
+        if (node != 0 && index != applied) {
+            sim_say("n%u has applied %llu, n%u %llu", node, (unsigned long long)applied, i, (unsigned long long)index);
+            return false;
+        }
         applied = index;
         node = i;
     }

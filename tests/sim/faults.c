@@ -208,11 +208,19 @@ static void happen_end_in(struct happening *h, int64_t ms)
     sim_at(&h->event, NULL, sim.now_us + ms * 1000);
 }
 
-static void node_pause(struct sim_node *n, int64_t ms)
+static void node_pause(struct sim_node *n)
 {
-    if (!n->up) return;
+    if (!n->up || n->paused) return;
     n->paused = true;
-    (void)ms;
+    sim_net_paused(n, true);
+}
+
+static void node_resume(struct sim_node *n)
+{
+    if (!n->paused) return;
+    n->paused = false;
+    sim_net_paused(n, false);
+    if (n->loop != NULL) sim_loop_kick(n->loop);
 }
 
 static void flip_begin(struct happening *h, struct sim_node *n)
@@ -286,7 +294,7 @@ static void happen_begin(struct happening *h)
         happen_end_in(h, f->n[2]);
         return;
     case FAULT_PAUSE:
-        node_pause(n, f->n[1]);
+        node_pause(n);
         happen_end_in(h, f->n[1]);
         return;
     case FAULT_STEP:
@@ -357,9 +365,7 @@ static void happen_end(struct happening *h)
         sim_net_slow(a, (uint32_t)f->n[1], 0);
         return;
     case FAULT_PAUSE:
-        if (!n->paused) return;
-        n->paused = false;
-        if (n->loop != NULL) sim_loop_kick(n->loop);
+        node_resume(n);
         return;
     case FAULT_FULL:
         n->disk.ballast = 0;

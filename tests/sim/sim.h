@@ -213,6 +213,7 @@ void sim_net_end(struct sim_node *n, enum sim_end how);
 void sim_net_cut(uint32_t from, uint32_t to, bool cut);
 void sim_net_break(uint32_t from, uint32_t to);
 void sim_net_slow(uint32_t from, uint32_t to, int64_t delay_us);
+void sim_net_paused(struct sim_node *n, bool paused);
 void sim_net_heal(void);
 
 /* sim_node.c */

@@ -394,7 +394,7 @@ enum log_status log_open(struct log **out, const struct log_options *o, struct b
     must(sim.node != NULL && logs[sim.node->id] == NULL);
     struct log *l = calloc(1, sizeof *l);
     must(l != NULL);
-    *out = l;
+    *out = NULL;
     l->node = sim.node;
     l->o = *o;
     l->dir = strdup(o->dir);
@@ -402,6 +402,7 @@ enum log_status log_open(struct log **out, const struct log_options *o, struct b
     logs[l->node->id] = l;
     l->synced_index = o->first_index == 0 ? 0 : o->first_index - 1;
     if (!segs_find(l)) {
+        logs[l->node->id] = NULL;
         buf_printf(error, "%s: segments overlap", l->dir);
         return LOG_DAMAGED;
     }
@@ -416,6 +417,7 @@ enum log_status log_open(struct log **out, const struct log_options *o, struct b
     l->written = l->rec_count;
     synced_advance(l);
     sim_block(sim_disk_us(l->node) * 2);
+    *out = l;
     return LOG_OK;
 }
 

@@ -150,6 +150,27 @@ static void held_drop(struct wire *w)
     w->held_last = NULL;
 }
 
+static bool both_ways(const struct wire *w)
+{
+    return !w->cut && !wires[w->to][w->from].cut;
+}
+
+static void dead_soon(struct wire *w, bool out, int64_t low_us, int64_t high_us)
+{
+    struct sim_event *e = out ? &w->out_dead : &w->in_dead;
+    if (heap_holds(&e->at)) return;
+    sim_at(e, NULL, sim.now_us + rng_span(&w->rng, low_us, high_us));
+}
+
+/* One end has given the connection up: the other one is told, if anything gets through, or finds out by itself. */
+static void other_end(struct wire *w, bool out)
+{
+    if (out ? !w->out_up : !w->in_up) return;
+    bool told = both_ways(w);
+    if (told) sim_cancel(out ? &w->out_dead : &w->in_dead);
+    dead_soon(w, out, told ? 100 : DEAD_AFTER_LOW_US, told ? 2000 : DEAD_AFTER_HIGH_US);
+}
+
 static void out_break(struct wire *w)
 {
     sim_cancel(&w->out_dead);
@@ -159,6 +180,7 @@ static void out_break(struct wire *w)
     held_drop(w);
     link_tell(w->from, w->to, NET_LINK_OUT, false);
     dial_arm(w, 20000);
+    other_end(w, false);
 }
 
 /* The receiver sees no frame of it any more. */
@@ -169,6 +191,7 @@ static void in_break(struct wire *w)
     w->in_up = false;
     w->epoch++;
     link_tell(w->to, w->from, NET_LINK_IN, false);
+    other_end(w, true);
 }
 
 static void out_dead_run(struct sim_event *e)
@@ -179,18 +202,6 @@ static void out_dead_run(struct sim_event *e)
 static void in_dead_run(struct sim_event *e)
 {
     in_break(outer(e, struct wire, in_dead));
-}
-
-static void dead_soon(struct wire *w, bool out, int64_t low_us, int64_t high_us)
-{
-    struct sim_event *e = out ? &w->out_dead : &w->in_dead;
-    if (heap_holds(&e->at)) return;
-    sim_at(e, NULL, sim.now_us + rng_span(&w->rng, low_us, high_us));
-}
-
-static bool both_ways(const struct wire *w)
-{
-    return !w->cut && !wires[w->to][w->from].cut;
 }
 
 static void refused_tell(struct net *n, uint64_t peer, const char *why)
@@ -316,7 +327,7 @@ static void frame_put(struct wire *w, uint16_t channel, uint8_t kind, char *byte
 bool net_send(struct net *n, uint64_t peer, uint16_t channel, uint8_t kind, uint32_t flags, const struct slice *parts,
               uint32_t count)
 {
-    must(peer >= 1 && peer <= SIM_NODES_MAX && peer != n->node->id);
+    if (peer < 1 || peer > SIM_NODES_MAX || peer == n->node->id) return false;
     struct wire *w = &wires[n->node->id][peer];
     size_t len = 0, at = 0;
     for (uint32_t i = 0; i < count; i++) len += parts[i].len;
@@ -372,16 +383,32 @@ void sim_net_cut(uint32_t from, uint32_t to, bool cut)
         return;
     }
     if (both_ways(w)) {
-        struct wire *back = &wires[to][from];
-        sim_cancel(&w->out_dead);
-        sim_cancel(&w->in_dead);
-        sim_cancel(&back->out_dead);
-        /* An end that has given up resets the other one. */
-        if (w->out_up != w->in_up) dead_soon(w, w->out_up, 100, 2000);
-        if (back->out_up != back->in_up) dead_soon(back, back->out_up, 100, 2000);
+        struct wire *both[2] = {w, &wires[to][from]};
+        for (int i = 0; i < 2; i++) {
+            sim_cancel(&both[i]->out_dead);
+            sim_cancel(&both[i]->in_dead);
+            if (both[i]->out_up != both[i]->in_up) other_end(both[i], both[i]->out_up);
+        }
     }
     /* What waited comes in order, before anything sent from now on. */
     held_release(w);
+}
+
+/* A stopped process gives no sign of life: its peers take its connections for dead after a while. */
+void sim_net_paused(struct sim_node *n, bool paused)
+{
+    for (uint32_t p = 1; p <= SIM_NODES_MAX; p++) {
+        struct wire *out = &wires[n->id][p], *in = &wires[p][n->id];
+        if (paused) {
+            if (out->in_up) dead_soon(out, false, 5000000, 6500000);
+            if (in->out_up) dead_soon(in, true, 5000000, 6500000);
+        } else {
+            if (out->in_up && both_ways(out)) sim_cancel(&out->in_dead);
+            if (in->out_up && both_ways(in)) sim_cancel(&in->out_dead);
+            if (out->out_up != out->in_up) other_end(out, out->out_up);
+            if (in->out_up != in->in_up) other_end(in, in->out_up);
+        }
+    }
 }
 
 void sim_net_break(uint32_t from, uint32_t to)
@@ -499,7 +526,9 @@ void net_attach(struct net *n, uint16_t channel, const struct net_channel *c)
 {
     must(n->channel_count < NET_PEERS_MAX && channel_find(n, channel) == NULL);
     n->channel_ids[n->channel_count] = channel;
-    n->channels[n->channel_count++] = *c;
+    n->channels[n->channel_count] = *c;
+    if (c->loop == NULL) n->channels[n->channel_count].loop = n->o.loop;
+    c = &n->channels[n->channel_count++];
     /* What is up already is told to it, too. */
     for (uint32_t p = 1; p <= SIM_NODES_MAX; p++) {
         for (int out = 0; out < 2; out++) {

@@ -83,13 +83,8 @@ static void alone_open(struct sim_node *n, struct host *h)
 
 static void cluster_open(struct sim_node *n, struct host *h)
 {
-#ifdef SIM_HAS_NODE
     h->node = node_open(&h->config, n->loop, again, n, &h->exit_code, &h->error);
     if (h->node != NULL) n->broker = node_group(h->node, 0);
-#else
-    (void)n, (void)h;
-    must(!"no cluster yet");
-#endif
 }
 
 static void boot_run(void *ctx)
@@ -158,9 +153,7 @@ static void stop_begin(struct sim_node *n)
     if (alone) {
         broker_stop(n->broker, stopped, n);
     } else {
-#ifdef SIM_HAS_NODE
         node_stop(hosts[n->id].node, stopped, n);
-#endif
     }
 }
 
@@ -179,18 +172,14 @@ static void close_all(struct sim_node *n)
     if (alone) {
         broker_close(n->broker);
     } else {
-#ifdef SIM_HAS_NODE
         node_close(hosts[n->id].node);
-#endif
     }
 }
 
 void sim_turn_done(struct sim_node *n)
 {
     if (n->broker == NULL) {
-#ifdef SIM_HAS_NODE
         if (hosts[n->id].node != NULL) n->broker = node_group(hosts[n->id].node, 0);
-#endif
         return;
     }
     check_turn(n);

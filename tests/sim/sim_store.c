@@ -3,7 +3,7 @@
  *   submitted -> [a little later] written: readable, in memory -> [flush asked for, or by itself now and then] in the file, synced
  *
  * A process that ends, however, comes back at what was flushed. The file is batch after batch, each with its checksum, so that a flush
- * cut short is a prefix of batches. A checkpoint is one batch with all rows. */
+ * cut short is a prefix of batches. A checkpoint is one batch with all rows. It is named CURRENT, the file that a snapshot must hold. */
 #include "store/store.h"
 
 #include <stdlib.h>
@@ -220,7 +220,7 @@ enum store_status store_open(struct store **out, const struct store_options *o, 
     s->o = *o;
     s->dir = strdup(o->dir);
     vfile_make(s->node, o->dir, true);
-    path_of(path, o->dir, "rows");
+    path_of(path, o->dir, "CURRENT");
     s->file = vfile_make(s->node, path, false);
     struct slice rest = vfile_bytes(s->file), ops;
     uint64_t whole = 0, bytes = rest.len;
@@ -330,7 +330,7 @@ static void checkpoint_write(struct store *s, const char *dir)
     char path[512];
     struct buf all = {0};
     vfile_make(s->node, dir, true);
-    path_of(path, dir, "rows");
+    path_of(path, dir, "CURRENT");
     rows_frame(&s->rows, &s->mark, &all);
     struct vfile *f = vfile_make(s->node, path, false);
     vfile_replace(s->node, f, buf_view(&all));
