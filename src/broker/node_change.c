@@ -24,6 +24,7 @@ enum {
     UNREACHABLE_US = 3000000,  /* the leader does not answer for so long: LEADER_UNREACHABLE */
     ASK_US = 30000000,         /* one question to a leader at most */
     ANSWER_MARGIN_US = 200000, /* the leader answers so much before the asker gives up */
+    PATIENCE_US = 1500000,     /* so long a majority, or the end of another change, is waited for: then NO_QUORUM, IN_FLIGHT */
     PROMOTE_LIVE_ELECTIONS = 3 /* heard of within so many election timeouts: live */
 };
 
@@ -35,7 +36,7 @@ struct lead {
     struct node *node;
     uint32_t group;
     struct node_change change;
-    int64_t deadline_us;
+    int64_t deadline_us, began_us;
     void (*done)(void *ctx, enum node_change_code code);
     void *ctx;
     struct node_visit visit;
@@ -160,6 +161,12 @@ static void lead_over(struct lead *l, enum node_change_code code)
     l->code = code;
 }
 
+/* Another change is under way, or a voter is not heard of: that may be over soon. */
+static void lead_await(struct lead *l, enum node_change_code code)
+{
+    if (clock_mono_us() - l->began_us > PATIENCE_US) lead_over(l, code);
+}
+
 static void change_begin(struct lead *l, struct replica *r, const struct replica_members *all)
 {
     static const enum replica_change kinds[] = {[NODE_ADD_LEARNER] = REPLICA_ADD_LEARNER,
@@ -186,7 +193,7 @@ static void change_begin(struct lead *l, struct replica *r, const struct replica
         lead_over(l, NODE_CHANGE_RETRY);
         return;
     case REPLICA_CHANGE_IN_FLIGHT:
-        lead_over(l, NODE_CHANGE_IN_FLIGHT);
+        lead_await(l, NODE_CHANGE_IN_FLIGHT);
         return;
     case REPLICA_CHANGE_NOT_A_MEMBER:
         lead_over(l, NODE_CHANGE_NOT_A_MEMBER);
@@ -220,9 +227,12 @@ static void lead_run(struct node_visit *v, struct broker *b)
         return;
     }
     enum node_change_code code = judge(l, r, &all, &nothing);
-    if (code == NODE_CHANGE_OK && !nothing && !all.committed) code = NODE_CHANGE_IN_FLIGHT;
-    if (code != NODE_CHANGE_OK || nothing) {
+    if (code == NODE_CHANGE_NO_QUORUM) {
+        lead_await(l, code);
+    } else if (code != NODE_CHANGE_OK || nothing) {
         lead_over(l, code);
+    } else if (!all.committed) {
+        lead_await(l, NODE_CHANGE_IN_FLIGHT);
     } else if (l->change.kind == NODE_ADD_LEARNER && l->address[0] == '\0') {
         return; /* not until the new node has answered */
     } else if (l->change.kind == NODE_REMOVE && l->change.id == l->node->id && replica_transfer(r, 0)) {
@@ -282,7 +292,13 @@ static void lead_change(struct node *n, uint32_t group, const struct node_change
 {
     struct lead *l = calloc(1, sizeof *l);
     must(l != NULL);
-    *l = (struct lead){.node = n, .group = group, .change = *change, .deadline_us = deadline_us, .done = done, .ctx = ctx};
+    *l = (struct lead){.node = n,
+                       .group = group,
+                       .change = *change,
+                       .deadline_us = deadline_us,
+                       .began_us = clock_mono_us(),
+                       .done = done,
+                       .ctx = ctx};
     l->visit = (struct node_visit){.home = n->loop, .run = lead_run, .done = lead_done};
     l->timer.fire = lead_fire;
     lead_visit(l);

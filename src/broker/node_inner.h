@@ -82,7 +82,8 @@ struct node_peer {
     uint64_t id;
     char host[256], told_host[256]; /* dialled; said by itself in its hello */
     uint16_t port, told_port;
-    bool held; /* by a change under way */
+    bool held;  /* by a change under way */
+    bool dials; /* its connection to us is up: it means us, member or not, and is answered */
 };
 
 struct node_asked {

@@ -75,13 +75,13 @@ static bool seen_put(struct node *n, const struct net_self *peer)
 }
 
 /* Nodes that are members nowhere any more may come back with another disk. */
-static void seen_trim(struct node *n)
+static void seen_trim(struct node *n, const uint64_t *members, uint32_t count)
 {
     struct peers_file next = {0};
     struct buf error = {0};
     for (uint32_t i = 0; i < n->seen.count; i++) {
         bool keep = false;
-        for (uint32_t k = 0; k < n->peer_count && !keep; k++) keep = n->peers[k].id == n->seen.at[i].node;
+        for (uint32_t k = 0; k < count && !keep; k++) keep = members[k] == n->seen.at[i].node;
         if (keep) next.at[next.count++] = n->seen.at[i];
     }
     if (next.count == n->seen.count) return;
@@ -133,11 +133,12 @@ static const char *node_meet(void *ctx, const struct net_self *peer)
                "differ)";
     const struct node_member *m = member_of(n, peer->node);
     const struct peer_seen *seen = peers_seen(n, peer->node);
-    bool known = m != NULL && m->has_disk;
-    if (known ? !uuid_equal(m->disk, peer->disk) : seen != NULL && !uuid_equal(seen->disk, peer->disk))
+    bool known = m != NULL && m->has_disk, counts = m != NULL || n->view.count == 0;
+    if (known ? !uuid_equal(m->disk, peer->disk) : counts && seen != NULL && !uuid_equal(seen->disk, peer->disk))
         return "disk refused: it knows this node with another data directory; remove the node from the cluster and add it anew";
     bool same = seen != NULL && uuid_equal(seen->disk, peer->disk);
-    if (same && peer->starts < seen->starts)
+    uint64_t count = peer->starts >> 32, count_seen = same ? seen->starts >> 32 : 0;
+    if (same && (count < count_seen || (count == count_seen && peer->starts != seen->starts)))
         return "disk refused: the data directory is older than the one it knows; remove the node from the cluster and add it "
                "anew";
     if (!(same && peer->starts == seen->starts) && !seen_put(n, peer)) return "it cannot write down who came";
@@ -240,14 +241,13 @@ void peers_follow(struct node *n)
         return;
     }
     if (!settled) return;
-    uint32_t before = n->peer_count;
     for (uint32_t i = n->peer_count; i > 0; i--) {
         struct node_peer *p = &n->peers[i - 1];
-        bool keep = p->held;
+        bool keep = p->held || p->dials; /* a member that we have not heard of yet, or a removed one that has not */
         for (uint32_t k = 0; k < count && !keep; k++) keep = wanted[k] == p->id;
         if (!keep) peer_forget(n, p);
     }
-    if (before != n->peer_count || n->seen.count > n->peer_count) seen_trim(n);
+    seen_trim(n, wanted, count);
 }
 
 bool peers_hold(struct node *n, uint64_t id, const char *address)
@@ -320,6 +320,7 @@ static void hello_receive(struct node *n, uint64_t peer, struct slice s)
     if (config_address(slice_of(raft), host, sizeof host, &port)) {
         if (p == NULL) p = peer_want(n, peer, host, port);
         if (p != NULL) {
+            p->dials = true;
             snprintf(p->told_host, sizeof p->told_host, "%s", host);
             p->told_port = port;
             peer_dial(n, p, host, port);
@@ -430,7 +431,20 @@ static void frame_receive(void *ctx, uint64_t peer, uint8_t kind, struct slice f
 
 static void link_changed(void *ctx, uint64_t peer, enum net_link which, bool up)
 {
-    if (which == NET_LINK_OUT && up) hello_send(ctx, peer);
+    struct node *n = ctx;
+    struct node_peer *p = peer_find(n, peer);
+    if (p != NULL && which == NET_LINK_IN) p->dials = up;
+    if (which == NET_LINK_OUT && up) hello_send(n, peer);
+    if (up) return;
+    /* Neither a question nor its answer survives the connection. */
+    for (struct node_asked **at = &n->asked; *at != NULL;) {
+        if ((*at)->peer != peer) {
+            at = &(*at)->next;
+            continue;
+        }
+        asked_end(n, at, false, slice_of(""));
+        at = &n->asked;
+    }
 }
 
 /* ---- life --------------------------------------------------------------------------------------------------------- */
