@@ -346,12 +346,12 @@ static void entries_free(struct raft_entry *entries, unsigned n)
     raft_free(entries);
 }
 
-/* The configuration that raft will start with: the last one in the log, else the stored one. */
+/* The configuration that raft will start with: the last one in the log, else the stored one, which may be newer than a fetched log. */
 static enum log_status conf_last(struct replica *r, const struct raft_entry *entries, unsigned n,
                                  struct raft_configuration *out, struct buf *error)
 {
     for (unsigned i = n; i-- > 0;) {
-        if (entries[i].type == RAFT_CHANGE)
+        if (entries[i].type == RAFT_CHANGE && r->ring.first + i > r->conf.index)
             return conf_decode(r, slice_make(entries[i].buf.base, entries[i].buf.len), out, error);
     }
     return conf_decode(r, buf_view(&r->conf.encoded), out, error);

@@ -224,11 +224,17 @@ static void rejected_take(struct replica *r, struct peer *p, const struct frame 
         return;
     }
     uint64_t rejected = f->a, last = f->b < rejected ? f->b : rejected - 1;
-    if (last < match) last = match < rejected ? match : rejected - 1;
     p->open = false;
+    if (rejected <= match) { /* raft would count below what the member has stored: it never does that unless it lost it */
+        if (!p->lost) log_warn("raft: node %" PRIu64 " has lost entries that it had stored, up to %llu", p->id, match);
+        p->lost = true;
+        appended_feed(r, p->id, f, 0, 0);
+        return;
+    }
+    if (last < match) last = match;
     p->hint = last;
     appended_feed(r, p->id, f, rejected, last);
-    if (raft_state(&r->raft) == RAFT_LEADER && !p->open && rejected > match) stream_restart(r, p);
+    if (raft_state(&r->raft) == RAFT_LEADER && !p->open) stream_restart(r, p);
 }
 
 static void appended_take(struct replica *r, uint64_t peer, const struct frame *f)

@@ -167,6 +167,7 @@ struct peer {
     /* A stream: entries behind `base` (known to be stored there) were sent in order up to `cursor`; raft wants them up to `told`.
      * Not open: what was sent was lost, or nothing was. Proven: it answered in this stream. */
     bool open, proven, snapshot;
+    bool lost; /* entries it had stored */
     uint32_t stream;
     uint64_t base, cursor, told;
     uint64_t commit_told; /* the commit index it can know by what was sent */

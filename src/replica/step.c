@@ -173,6 +173,16 @@ static void vote_result_send(struct replica *r, const struct raft_message *m)
     frame_send(r, m->server_id, &f);
 }
 
+/* The last entry that may be the leader's too when it named another one than ours at `rejected`. raft goes back one entry at a time; all
+ * those of one term are passed over at once, but none that is known to be the same. */
+static uint64_t rejected_hint(const struct replica *r, uint64_t rejected, uint64_t hint)
+{
+    uint64_t floor = stored_commit(r), term = term_of(r, rejected);
+    if (r->raft.follower_state.match > floor) floor = r->raft.follower_state.match;
+    while (term != 0 && hint > floor && term_of(r, hint) == term) hint--;
+    return hint;
+}
+
 static void append_result_send(struct replica *r, const struct raft_message *m)
 {
     const struct raft_append_entries_result *a = &m->append_entries_result;
@@ -184,6 +194,7 @@ static void append_result_send(struct replica *r, const struct raft_message *m)
                       .b = r->answer_stale ? 0 : a->last_log_index, /* which raft does not set then */
                       .features = a->features,
                       .capacity = a->capacity};
+    if (f.a > 0 && !r->answer_stale && raft_state(&r->raft) == RAFT_FOLLOWER) f.b = rejected_hint(r, f.a, f.b);
     frame_send(r, m->server_id, &f);
 }
 

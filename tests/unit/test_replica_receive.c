@@ -206,6 +206,26 @@ static void test_gaps_and_old_terms_are_refused(void **state)
     assert_int_equal(replica_commit_index(me()), 1);
 }
 
+/* raft alone would go back one entry a question. */
+static void test_a_long_tail_of_another_term_is_passed_over(void **state)
+{
+    (void)state;
+    struct frame f;
+    struct entry e[60];
+    for (int i = 0; i < 60; i++) e[i] = command(i < 20 ? 5 : 6, "12345678");
+    append(2, 6, 1, 1, 1, e, 60);
+    stored_wait(61);
+    append(2, 6, 61, 6, 10, NULL, 0);
+    append(3, 8, 61, 7, 10, NULL, 0);
+    assert_true(sent(FRAME_APPENDED, &f));
+    assert_int_equal(f.a, 61);
+    assert_int_equal(f.b, 21); /* the last one of term 5 */
+    append(3, 8, 21, 4, 10, NULL, 0);
+    assert_true(sent(FRAME_APPENDED, &f));
+    assert_int_equal(f.a, 21);
+    assert_int_equal(f.b, 10); /* committed */
+}
+
 static void test_a_commit_index_never_goes_back(void **state)
 {
     (void)state;
@@ -527,6 +547,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_it_answers_what_it_has_stored, setup, teardown),
         cmocka_unit_test_setup_teardown(test_notices_are_checked, setup, teardown),
         cmocka_unit_test_setup_teardown(test_gaps_and_old_terms_are_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_long_tail_of_another_term_is_passed_over, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_commit_index_never_goes_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_later_leader_cuts_the_tail, setup, teardown),
         cmocka_unit_test_setup_teardown(test_entries_meet_an_open_reservation, setup, teardown),
