@@ -110,6 +110,8 @@ void call_redispatch(struct broker *b, struct call *c)
     if (c->group != NULL) parked_pop_drop(b, c);
     c->flight = NULL;
     c->registers = false;
+    if (c->held_us != 0) inbox_due_set(b, c);
+    c->held_us = 0;
     if (c->gone) {
         call_finish(b, c, CALL_CANCELLED);
     } else if (b->stopping) {
@@ -122,22 +124,47 @@ void call_redispatch(struct broker *b, struct call *c)
 
 /* ---- what changes ------------------------------------------------------------------------------------------------- */
 
-/* What no entry holds goes elsewhere; the deadlines' heap holds every call that is not answered. */
-static void lost_move(struct broker *b)
+/* The deadlines' heap holds every call that is not answered. */
+static void calls_each(struct broker *b, void (*each)(struct broker *b, struct call *c))
 {
     uint32_t count = b->deadlines.count;
     struct call **calls = malloc((count + 1) * sizeof calls[0]);
     must(calls != NULL);
     for (uint32_t i = 0; i < count; i++) calls[i] = owner_of(b->deadlines.nodes[i], struct call, due);
-    for (uint32_t i = 0; i < count; i++) {
-        struct call *c = calls[i];
-        bool here = c->state == CALL_STATE_QUEUED || c->state == CALL_STATE_PARKED ||
-                    (c->state == CALL_STATE_ARRIVED && !(c->kind == CALL_READ && c->always));
-        if (!here || c->remote != NULL) continue;
-        inbox_unlist(b, c);
-        call_dispatch(b, c);
-    }
+    for (uint32_t i = 0; i < count; i++) each(b, calls[i]);
     free(calls);
+}
+
+/* What no entry holds goes elsewhere. */
+static void lost_move(struct broker *b, struct call *c)
+{
+    bool here = c->state == CALL_STATE_QUEUED || c->state == CALL_STATE_PARKED ||
+                (c->state == CALL_STATE_ARRIVED && !(c->kind == CALL_READ && c->always));
+    if (!here || c->remote != NULL) return;
+    inbox_unlist(b, c);
+    call_dispatch(b, c);
+}
+
+static bool may_be_in_the_log(const struct call *c)
+{
+    return c->remote == NULL &&
+           (c->state == CALL_STATE_PROPOSED || (c->state == CALL_STATE_FORWARDED && c->kind == CALL_WRITE));
+}
+
+/* What may be in the log waits for a leader no longer than what is held. */
+static void leaderless_begin(struct broker *b, struct call *c)
+{
+    if (!may_be_in_the_log(c) || c->held_us != 0) return;
+    c->held_us = b->mono_us;
+    int64_t until_us = c->held_us + (int64_t)b->config.leader_wait_ms * 1000;
+    if (until_us < c->due.key) heap_put(&b->deadlines, &c->due, until_us, c->arrival);
+}
+
+static void leaderless_end(struct broker *b, struct call *c)
+{
+    if (!may_be_in_the_log(c) || c->held_us == 0) return;
+    c->held_us = 0;
+    inbox_due_set(b, c);
 }
 
 /* Of the broker's own commands only claims that go back are still wanted by whoever leads. */
@@ -166,7 +193,7 @@ void dispatch_role(struct broker *b)
         b->serving = false;
         internal_keep_returns(b);
         remote_drop(b, 0);
-        lost_move(b);
+        calls_each(b, lost_move);
     }
     inbox_kick(b);
 }
@@ -187,6 +214,7 @@ void dispatch_leader(struct broker *b, uint64_t leader, uint64_t term)
     k->fence_asked = k->fenced = false;
     atomic_store_explicit(&b->leader_id, leader, memory_order_relaxed);
     confirm_lost(b);
+    calls_each(b, leader == 0 ? leaderless_begin : leaderless_end);
     if (leader_reachable(b)) held_dispatch(b);
     inbox_kick(b);
 }
@@ -198,6 +226,7 @@ void dispatch_link(struct broker *b, uint64_t peer, enum net_link which, bool up
     if (which == NET_LINK_IN && !up) remote_drop(b, peer);
     if (peer == k->leader && peer != b->place.node) {
         if (!up) confirm_lost(b);
+        calls_each(b, net_connected(b->place.net, peer) ? leaderless_end : leaderless_begin);
         k->fence_wanted = true;
         k->fence_asked = k->fenced = false;
         if (leader_reachable(b)) held_dispatch(b);

@@ -255,13 +255,13 @@ void broker_cancel(struct broker *b, struct call *c)
     loop_post(b->loop, &c->cancel_task);
 }
 
-/* A call in the log whose time is up leaves its slot; the entry goes its way without it. */
+/* A call in the log whose time is up leaves its slot; the entry goes its way without it. Without a leader nobody knows what becomes of it. */
 static void proposed_expire(struct broker *b, struct call *c)
 {
     /* Claims of an autoAck pop cannot be handed back: it waits for its entry, whose outcome is near or never. */
-    bool claims = c->kind == CALL_POP || c->has_next;
+    bool claims = c->kind == CALL_POP || c->has_next, unknown = hold_expired(b, c);
     bool keeps = claims && c->pop.auto_ack && !b->stopping;
-    if (!c->late || keeps) {
+    if (!unknown && (!c->late || keeps)) {
         c->late = true;
         heap_put(&b->deadlines, &c->due, b->mono_us + PROPOSED_GRACE_US, c->arrival);
         return;
@@ -278,7 +278,7 @@ static void proposed_expire(struct broker *b, struct call *c)
     } else if (claims) {
         parked_next_drop(b, c);
     }
-    call_finish(b, c, c->gone ? CALL_CANCELLED : CALL_TIMEOUT);
+    call_finish(b, c, c->gone ? CALL_CANCELLED : unknown ? CALL_UNKNOWN : CALL_TIMEOUT);
 }
 
 static void call_expire(struct broker *b, struct call *c)
@@ -288,7 +288,8 @@ static void call_expire(struct broker *b, struct call *c)
         proposed_expire(b, c);
         return;
     }
-    if (c->state == CALL_STATE_FORWARDED && c->kind == CALL_WRITE && !c->late) {
+    bool unknown = c->state == CALL_STATE_FORWARDED && c->kind == CALL_WRITE && hold_expired(b, c);
+    if (c->state == CALL_STATE_FORWARDED && c->kind == CALL_WRITE && !c->late && !unknown) {
         c->late = true; /* it may be in the log */
         heap_put(&b->deadlines, &c->due, b->mono_us + PROPOSED_GRACE_US, c->arrival);
         return;
@@ -303,7 +304,7 @@ static void call_expire(struct broker *b, struct call *c)
     } else if (c->kind == CALL_READ) {
         read_run_late(b, c);
     } else {
-        call_finish(b, c, CALL_TIMEOUT);
+        call_finish(b, c, unknown ? CALL_UNKNOWN : CALL_TIMEOUT);
     }
 }
 
