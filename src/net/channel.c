@@ -36,16 +36,23 @@ struct channel {
     atomic_bool held, resume_posted;
 };
 
-static struct channel *channel_find(const struct net *n, uint16_t number)
+static bool channel_is(const struct channel *ch, uint16_t number)
 {
+    return ch != NULL && ch->number == number && atomic_load_explicit(&ch->attached, memory_order_relaxed);
+}
+
+static struct channel *channel_find(struct net *n, uint16_t number)
+{
+    if (channel_is(n->channels[n->channel_last], number)) return n->channels[n->channel_last];
     for (uint32_t i = 0; i < n->channel_count; i++) {
-        struct channel *ch = n->channels[i];
-        if (ch->number == number && atomic_load_explicit(&ch->attached, memory_order_relaxed)) return ch;
+        if (!channel_is(n->channels[i], number)) continue;
+        n->channel_last = i;
+        return n->channels[i];
     }
     return NULL;
 }
 
-bool channel_wanted(const struct net *n, uint16_t number)
+bool channel_wanted(struct net *n, uint16_t number)
 {
     return channel_find(n, number) != NULL;
 }
@@ -231,6 +238,21 @@ void net_attach(struct net *n, uint16_t channel, const struct net_channel *c)
     channels_post(n);
 }
 
+/* How many bytes of frames were in it (as counted in ch->bytes). */
+static uint64_t batch_drop(struct buf *batch)
+{
+    uint64_t bytes = 0;
+    for (size_t at = 0; at < batch->len;) {
+        struct mail m;
+        memcpy(&m, batch->at + at, sizeof m);
+        free(m.large);
+        if (m.type == MAIL_FRAME) bytes += m.bytes + sizeof m;
+        at += mail_size(&m);
+    }
+    buf_free(batch);
+    return bytes;
+}
+
 void net_detach(struct net *n, uint16_t channel)
 {
     struct channel *ch = channel_find(n, channel);
@@ -242,17 +264,11 @@ void net_detach(struct net *n, uint16_t channel)
     pthread_mutex_lock(&ch->running); /* waits for a call that is under way */
     atomic_store(&ch->attached, false);
     pthread_mutex_unlock(&ch->running);
-}
-
-static void batch_drop(struct buf *batch)
-{
-    for (size_t at = 0; at < batch->len;) {
-        struct mail m;
-        memcpy(&m, batch->at + at, sizeof m);
-        free(m.large);
-        at += mail_size(&m);
-    }
-    buf_free(batch);
+    /* Its loop may have ended: connections that wait for it go on. */
+    pthread_mutex_lock(&ch->lock);
+    atomic_fetch_sub(&ch->bytes, batch_drop(&ch->filling));
+    pthread_mutex_unlock(&ch->lock);
+    if (atomic_load(&ch->held) && !atomic_exchange(&ch->resume_posted, true)) loop_post(n->loop, &ch->resume_task);
 }
 
 void channels_free(struct net *n)

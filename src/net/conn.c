@@ -40,9 +40,10 @@ static void conn_name(struct conn *c, const struct lookup_address *a)
 struct conn *conn_new(struct net *n, int fd, bool dialled, const struct lookup_address *address)
 {
     struct conn *c = calloc(1, sizeof *c);
-    int one = 1;
+    int one = 1, unsent = UNSENT_BYTES;
     must(c != NULL);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
     c->fd = (struct loop_fd){.fd = fd, .ready = conn_ready};
     c->net = n;
     c->dialled = dialled;
@@ -341,8 +342,8 @@ static void piece_take(struct conn *c, const struct wire_item *item)
         wire_frame_done(&c->frames, frame);
         return;
     case WIRE_MORE:
-        if (loop_now_us(c->net->loop) - c->receiving_us < RECEIVING_US) return;
-        c->receiving_us = loop_now_us(c->net->loop);
+        if (frame == NULL || loop_now_us(c->net->loop) - frame->told_us < RECEIVING_US) return;
+        frame->told_us = loop_now_us(c->net->loop);
         channel_receiving(c, item->channel);
         return;
     }

@@ -50,6 +50,7 @@ enum {
     READ_A_TURN = 1 << 20,     /* then others have their turn */
     WRITE_BYTES = 512 << 10,   /* sealed ahead for one write */
     WRITE_A_TURN = 4 << 20,    /* then others have their turn */
+    UNSENT_BYTES = 1 << 20,    /* in a socket, beyond what is on the way: more would wait there behind a large frame */
     WRITE_AT_ONCE = 256 << 10, /* queued by the net's own loop: do not wait for the turn's end */
     NAME_BYTES = 64,
     CHANNEL_BYTES_MAX = 32 << 20, /* frames on their way to another loop: above, connections are not read */
@@ -79,7 +80,7 @@ struct conn {
     bool dialled, paused, broken; /* broken: a write failed, to be closed by whoever may call back */
     uint32_t events;              /* as registered */
     int error;
-    int64_t began_us, heard_us, sent_us, up_us, receiving_us;
+    int64_t began_us, heard_us, sent_us, up_us;
     struct tls *tls;
     struct hello said; /* the dialler's hello: ours or the other's */
     struct net_self other;
@@ -132,7 +133,7 @@ struct net {
     int64_t strange_said_us, refused_us;
     struct net_peer peers[NET_PEERS_MAX];
     struct channel *channels[CHANNELS_MAX];
-    uint32_t channel_count;
+    uint32_t channel_count, channel_last; /* last: found last, mostly the next one too */
     bool closing;
 };
 
@@ -170,7 +171,7 @@ void peer_close(struct net_peer *p); /* at net_close */
 
 /* ---- channel.c */
 void channel_frame(struct conn *c, const struct wire_item *item, struct wire_frame *large);
-bool channel_wanted(const struct net *n, uint16_t number);
+bool channel_wanted(struct net *n, uint16_t number);
 void channel_receiving(struct conn *c, uint16_t number);
 void channels_link(struct net *n, uint64_t peer, enum net_link which, bool up);
 void channels_post(struct net *n); /* what was gathered for other loops goes off */

@@ -114,6 +114,7 @@ enum wire_result wire_frames_take(struct wire_frames *f, const struct wire_item 
         bytes = slice_make(bytes.at + WIRE_TOTAL, bytes.len - WIRE_TOTAL);
     }
     if (w == NULL || w->kind != piece->kind || !frame_add(w, bytes)) return WIRE_BAD;
+    *out = w->unwanted ? NULL : w;
     if (piece->piece != WIRE_LAST) return WIRE_MORE;
     if (w->have != w->total) return WIRE_BAD;
     frame_unlink(f, w);
@@ -121,7 +122,6 @@ enum wire_result wire_frames_take(struct wire_frames *f, const struct wire_item 
         wire_frame_done(f, w);
         return WIRE_MORE;
     }
-    *out = w;
     return WIRE_FRAME;
 }
 

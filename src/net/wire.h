@@ -54,7 +54,8 @@ struct wire_frame {
     bool unwanted; /* counted, not kept */
     uint32_t total, have;
     size_t cap;
-    char *at; /* malloc'ed; cap grows with the bytes that came */
+    char *at;        /* malloc'ed; cap grows with the bytes that came */
+    int64_t told_us; /* the caller's: when it last said that the frame is coming in */
 };
 
 struct wire_frames {
@@ -67,8 +68,8 @@ struct wire_frames {
 enum wire_result { WIRE_BAD, WIRE_MORE, WIRE_FRAME };
 
 /* Takes a piece (not a WIRE_WHOLE). WIRE_FRAME: `out` is a complete frame that was wanted; wire_frame_done gives it back (set its `at` to
- * NULL before when the bytes went elsewhere). An unwanted one is swallowed: WIRE_MORE. WIRE_BAD: pieces that do not fit
- * together. `wanted` counts at the first piece. */
+ * NULL before when the bytes went elsewhere). WIRE_MORE: `out` is the frame under way, NULL when it is not wanted: that is
+ * swallowed. WIRE_BAD: pieces that do not fit together. `wanted` counts at the first piece. */
 enum wire_result wire_frames_take(struct wire_frames *f, const struct wire_item *piece, bool wanted, struct wire_frame **out);
 void wire_frame_done(struct wire_frames *f, struct wire_frame *frame);
 void wire_frames_trim(struct wire_frames *f); /* gives the spare memory back */

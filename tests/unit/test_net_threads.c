@@ -213,6 +213,35 @@ static void after_detach_nothing_is_delivered(void **state)
     nodes_halt(groups, 2);
 }
 
+/* A group that ended with frames on their way to it does not keep the others waiting. */
+static void a_group_that_ended_holds_nobody_up(void **state)
+{
+    (void)state;
+    static struct group groups[2];
+    nodes_start(groups, 2);
+    group_halt(&groups[0]);
+    uint64_t sent = 0;
+    for (int64_t last_us = clock_mono_us(); clock_mono_us() - last_us < 500000 && sent < 200;) {
+        if (node_send_on(&a, 2, 10, MIB, sent, 1)) {
+            sent++;
+            last_us = clock_mono_us();
+        } else {
+            usleep(1000);
+        }
+    }
+    assert_in_range(sent, 90, 125); /* b does not read on */
+    assert_false(node_send_on(&a, 2, 11, 1000, 0, 1));
+    node_do(&b, detach_run, b.net);
+    eventually(net_backlog(a.net, 2) == 0);
+    assert_true(node_send_on(&a, 2, 11, 1000, 0, 1));
+    eventually(atomic_load(&groups[1].frames) == 1);
+    assert_int_equal(atomic_load(&groups[0].frames), 0);
+    group_halt(&groups[1]);
+    node_halt(&a);
+    node_halt(&b);
+    for (int i = 0; i < 2; i++) loop_free(groups[i].loop);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -220,6 +249,7 @@ int main(void)
         cmocka_unit_test(an_owner_that_stands_still_makes_the_sender_wait),
         cmocka_unit_test(links_come_in_order_with_frames),
         cmocka_unit_test(after_detach_nothing_is_delivered),
+        cmocka_unit_test(a_group_that_ended_holds_nobody_up),
     };
     signal(SIGPIPE, SIG_DFL);
     return cmocka_run_group_tests(tests, NULL, NULL);

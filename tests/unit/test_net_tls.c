@@ -171,8 +171,7 @@ static void a_turned_byte_ends_the_tls_connection(void **state)
     eventually(node_links(&b, NET_LINK_IN, false) == 1 && node_links(&a, NET_LINK_OUT, false) == 1);
     assert_int_equal(node_count(&b, NOTE_FRAME), 0);
     atomic_store(&p.flip_at, -1);
-    eventually(net_connected(a.net, 2) && node_send(&a, 2, 1000, 2));
-    eventually(node_count(&b, NOTE_FRAME) == 1);
+    eventually(node_count(&b, NOTE_FRAME) >= 1 || (node_send(&a, 2, 1000, 2) && false));
     proxy_halt(&p);
     halt();
 }
