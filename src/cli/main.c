@@ -31,6 +31,7 @@ static const struct verb {
     {"cluster", cli_cluster_main, "the nodes of a cluster: status, members, add, promote, remove, address"},
     {"backup", cli_backup_main, "a backup of a node that goes on serving"},
     {"restore", cli_restore_main, "a data directory out of a backup"},
+    {"inspect", cli_inspect_main, "what is in a data directory or a backup, and whether it is whole"},
     {"bench", cli_bench_main, "measure a broker"},
     {"version", version_main, "print the version"},
     {"help", help_main, "help on a verb: queen help VERB"},
