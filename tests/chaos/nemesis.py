@@ -9,6 +9,9 @@ from collections import Counter
 from cluster import CLIENTS
 
 
+SILENCE_S = 10.0  # nobody answered for so long although a majority is there: a problem
+
+
 class Fault:
     def __init__(self, run, majority=True, lasts=(0.5, 3.0), needs=1):
         self.run, self.name = run, run.__name__
@@ -289,12 +292,15 @@ class Nemesis:
         next(steps, None)
         if fault.majority and self.log is not None:
             first = self.log.first_answer(since)
-            self.silences.append((first if first is not None else time.monotonic() - since, fault.name))
+            took = first if first is not None else time.monotonic() - since
+            self.silences.append((took, fault.name))
+            if took > SILENCE_S:
+                self.cluster.problems.append(f"nobody was answered for {took:.1f} s at {fault.name} ({detail}) with a majority there")
         self.recover(fault)
 
     def unanswered(self, since):
-        """With a majority there, the fault goes on until a push was answered, for at most 10 s."""
-        return self.log is not None and time.monotonic() - since < 10.0 and self.log.first_answer(since) is None
+        """With a majority there, the fault goes on until a push was answered, for little more than SILENCE_S."""
+        return self.log is not None and time.monotonic() - since < SILENCE_S + 1 and self.log.first_answer(since) is None
 
     def recover(self, fault):
         ended = time.monotonic()
