@@ -93,7 +93,7 @@ static void a_new_connection_takes_the_old_ones_place(void **state)
     pair_start();
     struct proxy p;
     proxy_start(&p, net_port(b.net));
-    atomic_store(&b.nap_us, 500);
+    atomic_store(&b.nap_us, 2000);
     for (uint32_t i = 0; i < OLD; i++) assert_true(node_send(&a, 2, 8000, i));
     eventually(node_count(&b, NOTE_FRAME) > 0);
     node_dial(&a, 2, p.port);
@@ -216,7 +216,13 @@ static void beyond_the_backlog_frames_are_dropped(void **state)
     node_start(&a, 1);
     node_init(&b, 2);
     node_open_net(&b);
-    net_attach(b.net, CHANNEL, &(struct net_channel){.ctx = &b, .frame = blocked_frame, .link = node_link});
+    /* The owner stands still on a loop of its own: the connection itself stays alive, however long this takes. */
+    struct loop *owner = loop_new();
+    pthread_t thread;
+    assert_non_null(owner);
+    struct net_channel c = {.ctx = &b, .loop = owner, .frame = blocked_frame, .link = node_link};
+    net_attach(b.net, CHANNEL, &c);
+    assert_int_equal(pthread_create(&thread, NULL, node_thread, owner), 0);
     node_go(&b);
     node_dial(&a, 2, net_port(b.net));
     eventually(net_connected(a.net, 2));
@@ -235,7 +241,10 @@ static void beyond_the_backlog_frames_are_dropped(void **state)
     eventually(net_backlog(a.net, 2) == 0);
     assert_true(node_send(&a, 2, 1, 1));
     free(bytes);
+    loop_stop(owner);
+    pthread_join(thread, NULL);
     pair_halt();
+    loop_free(owner);
 }
 
 static void a_large_frame_does_not_hold_up_other_channels(void **state)
