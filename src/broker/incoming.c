@@ -171,11 +171,11 @@ bool incoming_finish(const char *group_dir, struct buf *error)
         return false;
     }
     bool ready, store, log, configuration;
-    if (!exists(&w, "incoming", "ready", &ready)) return false;
-    if (!ready) return leftovers_remove(&w);
-    if (!exists(&w, "incoming", "store", &store) || !exists(&w, "incoming", "log", &log) ||
-        !exists(&w, "incoming", "configuration", &configuration))
+    if (!exists(&w, "incoming", "ready", &ready) || !exists(&w, "incoming", "store", &store) ||
+        !exists(&w, "incoming", "log", &log) || !exists(&w, "incoming", "configuration", &configuration))
         return false;
+    if (!ready) /* a fetch may go on with what is there, unless it is only what a swap left */
+        return leftovers_remove(&w) && (store || log || remove_tree(&w, "incoming"));
     bool group_store = true, untouched = store && log && configuration;
     if (untouched && !exists(&w, NULL, "store", &group_store)) return false;
     if (!group_store && !exists(&w, NULL, "outgoing-store", &store)) return false;

@@ -288,6 +288,7 @@ static void swap_interrupted(struct group *g, bool own, bool outgoing)
             assert_true(runs(g, 0));
             is_new(g);
             is_tidy(g);
+            assert_false(there(g, "incoming"));
         }
         all = first;
         if (whole) break;
@@ -445,6 +446,7 @@ static void killed_at_each_point_it_goes_on(void **state)
         assert_int_equal(killed_at("none", g->dir), 0);
         is_new(g);
         is_tidy(g);
+        assert_false(there(g, "incoming"));
     }
 }
 
