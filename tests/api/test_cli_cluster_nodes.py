@@ -57,7 +57,7 @@ def test_a_node_is_added_by_a_follower_and_votes_and_leaves(nodes):
 def test_refusals_name_their_code(nodes):
     asked = nodes.followers()[0]
     wrong = ["--raft", "127.0.0.1:1", "--http", "127.0.0.1:2"]
-    for code, args in [("not_a_learner", ["promote", "9"]), ("address_mismatch", ["add", "--id", "1", *wrong]),
+    for code, args in [("not_a_learner", ["promote", "9"]), ("already_voter", ["add", "--id", "1", *wrong]),
                        ("not_a_member", ["address", "--id", "9", *wrong])]:
         status, output, errors = cluster(asked, *args)
         assert (status, output) == (REFUSED, "") and " %s: " % code in errors, (args, errors)
