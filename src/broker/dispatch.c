@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/logger.h"
+#include "base/planted.h"
 #include "broker/broker_internal.h"
 
 enum { HOLD_RETRY_US = 20000 };
@@ -105,6 +106,20 @@ void call_dispatch(struct broker *b, struct call *c)
     }
 }
 
+/* A planted bug: an ack whose entry was lost is answered as if it had been made. */
+static bool ack_pretend(struct call *c)
+{
+    struct slice rest = c->command;
+    struct command command;
+    struct ack_command ack;
+    if (c->kind != CALL_WRITE || !command_next(&rest, &command) || command.kind != COMMAND_ACK) return false;
+    if (!ack_decode(&command, &ack)) return false;
+    c->result = (struct engine_result){.kind = COMMAND_ACK};
+    c->result.ack.count = ack.item_count;
+    c->result.ack.items = arena_zero(&c->arena, (ack.item_count + 1) * sizeof c->result.ack.items[0]);
+    return true;
+}
+
 void call_redispatch(struct broker *b, struct call *c)
 {
     if (c->group != NULL) parked_pop_drop(b, c);
@@ -112,7 +127,9 @@ void call_redispatch(struct broker *b, struct call *c)
     c->registers = false;
     if (c->held_us != 0) inbox_due_set(b, c);
     c->held_us = 0;
-    if (c->gone) {
+    if (PLANTED("ack-lost-on-step-down") && ack_pretend(c)) {
+        call_finish(b, c, CALL_OK);
+    } else if (c->gone) {
         call_finish(b, c, CALL_CANCELLED);
     } else if (b->stopping) {
         call_finish(b, c, CALL_NO_LEADER);
@@ -252,6 +269,12 @@ static void serving_begin(struct broker *b)
     held_dispatch(b);
 }
 
+/* Nothing will be committed here any more, as far as one can see: waiting for entries is of no use. */
+bool dispatch_hopeless(const struct broker *b)
+{
+    return b->cluster.on && !b->leading && (b->fetched || b->cluster.leader == 0);
+}
+
 /* How far behind, and when we last heard of those that matter; for other threads. */
 static void health_publish(struct broker *b)
 {
@@ -263,7 +286,10 @@ static void health_publish(struct broker *b)
         struct entry_head last = engine_last_head(b->engine);
         int64_t lag_us = behind ? clock_wall_us() - last.wall_us : 0;
         atomic_store_explicit(&b->lag_us, lag_us > 0 ? lag_us : 0, memory_order_relaxed);
-        ready = k->leader != 0 && engine_id_seed(b->engine) != 0 && lag_us <= (int64_t)b->config.ready_lag_ms * 1000;
+        struct snapshots_view v;
+        snapshots_view(b->snapshots, &v);
+        ready = k->leader != 0 && !v.fetching && !b->fetched && engine_id_seed(b->engine) != 0 &&
+                lag_us <= (int64_t)b->config.ready_lag_ms * 1000;
     } else if (k->on) {
         atomic_store_explicit(&b->lag_us, 0, memory_order_relaxed);
         int64_t age_us = replica_quorum_age_us(b->replica);
