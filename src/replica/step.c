@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/logger.h"
+#include "base/planted.h"
 #include "replica/replica_inner.h"
 
 /* Marks a batch whose memory is not raft's to give or take. */
@@ -54,6 +55,8 @@ uint64_t term_of(const struct replica *r, uint64_t index)
 
 uint64_t stored_commit(const struct replica *r)
 {
+    if (PLANTED("answer-before-quorum") && raft_state(&r->raft) == RAFT_LEADER) return r->raft.last_stored;
+    if (PLANTED("apply-before-durable")) return r->commit_max < r->ring.next - 1 ? r->commit_max : r->ring.next - 1;
     return r->commit_max < r->raft.last_stored ? r->commit_max : r->raft.last_stored;
 }
 
