@@ -55,7 +55,7 @@ uint64_t term_of(const struct replica *r, uint64_t index)
 
 uint64_t stored_commit(const struct replica *r)
 {
-    if (PLANTED("answer-before-quorum") && raft_state(&r->raft) == RAFT_LEADER) return r->raft.last_stored;
+    if (PLANTED("answer-before-quorum") && r->raft.state == RAFT_LEADER) return r->raft.last_stored;
     if (PLANTED("apply-before-durable")) return r->commit_max < r->ring.next - 1 ? r->commit_max : r->ring.next - 1;
     return r->commit_max < r->raft.last_stored ? r->commit_max : r->raft.last_stored;
 }
