@@ -206,6 +206,36 @@ static void test_gaps_and_old_terms_are_refused(void **state)
     assert_int_equal(replica_commit_index(me()), 1);
 }
 
+/* A leader that begins at entry 1 (what it knew of us is old) while our log was trimmed long ago. */
+static void test_entries_that_were_trimmed_are_not_taken_again(void **state)
+{
+    (void)state;
+    struct frame f;
+    struct entry e[6] = {change(1, 3)};
+    for (int i = 1; i < 6; i++) e[i] = command(5, "12345678");
+    append(2, 5, 1, 1, 1, e + 1, 4);
+    stored_wait(5);
+    append(2, 5, 5, 5, 4, NULL, 0);
+    turns(3);
+    assert_int_equal(me()->applied, 4);
+    rig_store(now->rig, ME, 4);
+    assert_int_equal(me()->ring.first, 4);
+    append(3, 6, 0, 0, 4, e, 2); /* nothing of it is new */
+    assert_true(sent(FRAME_APPENDED, &f));
+    assert_int_equal(f.a, 0);
+    assert_int_equal(f.b, 4);
+    assert_int_equal(replica_last_index(me()), 5);
+    append(3, 6, 0, 0, 4, e, 6);
+    stored_wait(6);
+    assert_true(sent(FRAME_APPENDED, &f));
+    assert_int_equal(f.b, 6);
+    assert_int_equal(replica_last_index(me()), 6);
+    append(3, 6, 2, 5, 4, NULL, 0); /* a question about a place that is trimmed */
+    assert_true(sent(FRAME_APPENDED, &f));
+    assert_int_equal(f.a, 0);
+    assert_int_equal(f.b, 4);
+}
+
 /* raft alone would go back one entry a question. */
 static void test_a_long_tail_of_another_term_is_passed_over(void **state)
 {
@@ -546,6 +576,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_it_answers_what_it_has_stored, setup, teardown),
         cmocka_unit_test_setup_teardown(test_notices_are_checked, setup, teardown),
         cmocka_unit_test_setup_teardown(test_gaps_and_old_terms_are_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_entries_that_were_trimmed_are_not_taken_again, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_long_tail_of_another_term_is_passed_over, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_commit_index_never_goes_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_later_leader_cuts_the_tail, setup, teardown),
