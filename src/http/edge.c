@@ -481,6 +481,11 @@ void edge_stop(struct edge *e, void (*stopped)(void *ctx), void *ctx)
 
 void edge_free(struct edge *e)
 {
+    uint32_t seeds = e->seeds == NULL ? 0 : node_group_count(e->http->node);
+    for (uint32_t i = 0; i < seeds; i++) loop_timer_cancel(e->loop, &e->seeds[i].timer);
+    loop_timer_cancel(e->loop, &e->sweep);
+    loop_timer_cancel(e->loop, &e->park);
+    loop_timer_cancel(e->loop, &e->stop_timer);
     for (struct connection *c = e->lists[LIST_PARKED].first; c != NULL; c = c->next) MHD_resume_connection(c->mhd);
     for (uint32_t i = 0; i < e->daemon_count; i++) {
         MHD_stop_daemon(e->daemons[i]->mhd);
