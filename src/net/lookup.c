@@ -27,9 +27,9 @@ struct lookup {
     struct lookup_address addresses[LOOKUP_ADDRESSES_MAX];
 };
 
-static void lookup_let_go(struct lookup *l)
+static void lookup_let_go(struct lookup *l, int holds)
 {
-    if (atomic_fetch_sub(&l->holders, 1) > 1) return;
+    if (atomic_fetch_sub(&l->holders, holds) > holds) return;
     pthread_mutex_destroy(&l->lock);
     free(l->host);
     free(l);
@@ -66,7 +66,7 @@ static void lookup_tell(struct loop_task *task)
     bool cancelled = l->cancelled;
     pthread_mutex_unlock(&l->lock);
     if (!cancelled) l->found(l->ctx, l->addresses, l->count, l->code == 0 ? "no address" : gai_strerror(l->code));
-    lookup_let_go(l);
+    lookup_let_go(l, 1);
 }
 
 static void *lookup_thread(void *arg)
@@ -78,8 +78,7 @@ static void *lookup_thread(void *arg)
     l->posted = true;
     if (!cancelled) loop_post(l->loop, &l->task);
     pthread_mutex_unlock(&l->lock);
-    if (cancelled) lookup_let_go(l); /* for the task that will not be */
-    lookup_let_go(l);
+    lookup_let_go(l, cancelled ? 2 : 1); /* also for the task that will not be */
     return NULL;
 }
 
@@ -114,5 +113,5 @@ void lookup_cancel(struct lookup *l, bool loop_ended)
     l->cancelled = true;
     bool mine = l->posted && loop_ended; /* the task will not run */
     pthread_mutex_unlock(&l->lock);
-    if (mine) lookup_let_go(l);
+    if (mine) lookup_let_go(l, 1);
 }
