@@ -3,8 +3,10 @@ import pytest
 from campaign import Campaign
 from crash_broker import ALL
 from nemesis import DISKS, FIVE, LINKS, ONE, PROCESSES
+from workload_locks import LocksWorkload
+from workload_log import LogWorkload
 
-SECONDS = 20
+SECONDS = 12
 LONG_SECONDS = 600
 
 
@@ -16,11 +18,13 @@ def run(campaign, seconds, tell):
     assert not campaign.problems, campaign.failure()
 
 
+@pytest.mark.seconds(12)
 def test_one_node(clusters, seed, tell):
     cluster = clusters(1, power=True).start()
-    run(Campaign(cluster, seed, ONE), LONG_SECONDS if ALL else 5, tell)
+    run(Campaign(cluster, seed, ONE, None if ALL else [LogWorkload(cluster, seed), LocksWorkload(cluster, seed)]), LONG_SECONDS if ALL else 3, tell)
 
 
+@pytest.mark.seconds(32)
 def test_three_nodes(clusters, seed, tell):
     cluster = clusters(3).start()
     run(Campaign(cluster, seed, PROCESSES + LINKS + DISKS), LONG_SECONDS if ALL else SECONDS, tell)

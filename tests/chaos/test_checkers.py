@@ -139,6 +139,7 @@ def test_nodes_that_differ(calm, seed, monkeypatch):
     assert any("they differ" in p for p in made.problems), made.problems[:3]
 
 
+@pytest.mark.seconds(7)
 def test_pipeline(calm, seed, monkeypatch):
     made = workload_pipeline.PipelineWorkload(calm, seed)
     made.planted = ()

@@ -2,9 +2,12 @@
 import base64
 import time
 
+import pytest
 from campaign import Campaign
 from crash_broker import ALL
 from nemesis import CLOCKS, Fault, kill_leader
+from workload_locks import LocksWorkload
+from workload_log import LogWorkload
 from workload_queue import QueueWorkload
 
 
@@ -80,6 +83,7 @@ class Times:
         assert [m["offset"] for m in messages] == list(range(len(messages)))
 
 
+@pytest.mark.seconds(9)
 def test_the_leaders_wall_clock_goes_back_and_the_next_one_is_behind(clusters):
     cluster = clusters(3)
     behind = cluster[2]
@@ -114,16 +118,19 @@ def test_the_leaders_wall_clock_goes_back_and_the_next_one_is_behind(clusters):
     times.rising()
 
 
+@pytest.mark.seconds(22)
 def test_steps_of_all_clocks_under_load(clusters, seed, tell):
     """Leases and order do not notice. TTLs and timers go by the wall clock and may end with it; they are judged by it."""
     cluster = clusters(3).start()
-    campaign = Campaign(cluster, seed, [*CLOCKS, Fault(kill_leader)], true_clocks=False)
-    campaign.run(120 if ALL else 6)
+    some = [LogWorkload(cluster, seed), QueueWorkload(cluster, seed), LocksWorkload(cluster, seed, true_clocks=False)]
+    campaign = Campaign(cluster, seed, [*CLOCKS, Fault(kill_leader)], None if ALL else some, true_clocks=False)
+    campaign.run(120 if ALL else 5)
     for what, counts in campaign.lines():
         tell(what, counts)
     assert not campaign.problems, campaign.failure()
 
 
+@pytest.mark.seconds(16)
 def test_leases_when_monotonic_clocks_drift(clusters, seed, tell):
     """A node's clock runs 3 % fast, another's 2 % slow: leases are exclusive for their time less the drift."""
     cluster = clusters(3)
@@ -133,7 +140,7 @@ def test_leases_when_monotonic_clocks_drift(clusters, seed, tell):
     load = QueueWorkload(cluster, seed)
     load.drift = 0.04
     campaign = Campaign(cluster, seed, [Fault(kill_leader)], [load])
-    campaign.run(60 if ALL else 5)
+    campaign.run(60 if ALL else 4)
     for what, counts in campaign.lines():
         tell(what, counts)
     assert not campaign.problems, campaign.failure()

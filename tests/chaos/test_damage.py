@@ -46,6 +46,7 @@ def apply_flips(flips):
             f.write(bytes([byte ^ 1 << bit]))
 
 
+@pytest.mark.seconds(8)
 def test_flipped_bits_in_a_follower(clusters, seed, place, tell):
     rng = random.Random(seed)
     cluster = clusters(3).start()

@@ -49,6 +49,7 @@ def big(number):
     return Item(f"big-{number}", "lane-0", {"n": number, "pad": "x" * 50000})
 
 
+@pytest.mark.seconds(9)
 def test_full_disks(small_disks, seed):
     cluster = small_disks().start()
     client = cluster.client("full")

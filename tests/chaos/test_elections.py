@@ -2,6 +2,7 @@
 import signal
 import time
 
+import pytest
 from workload_log import LogWorkload
 
 WAIT = {"QUEEN_RAFT_LEADER_WAIT_MS": "1500"}
@@ -19,6 +20,7 @@ def numbers(nodes):
     return [n.number for n in nodes]
 
 
+@pytest.mark.seconds(9)
 def test_a_follower_that_was_away_deposes_nobody(clusters, seed):
     """Its elections are asked for before they are held, so its return changes neither term nor leader, and writes go on."""
     cluster = clusters(3).start()
@@ -44,6 +46,7 @@ def test_a_follower_that_was_away_deposes_nobody(clusters, seed):
     assert not log.problems, log.problems[:5]
 
 
+@pytest.mark.seconds(11)
 def test_a_leader_without_a_majority_steps_down(clusters):
     """Cut off both ways, and with only one direction lost: somebody else leads soon, the old one says that it does not know."""
     cluster = clusters(3, env=WAIT).start()
@@ -74,6 +77,7 @@ def test_a_leader_without_a_majority_steps_down(clusters):
             assert node.wait_ready(20), node.log_tail()
 
 
+@pytest.mark.seconds(6)
 def test_the_last_node_stops_in_good_order(clusters):
     """Two of three are gone: a call cannot be done and says so, SIGTERM ends the process, and nothing is lost when the others are back."""
     cluster = clusters(3, env=WAIT).start()

@@ -39,6 +39,7 @@ def overwrite(source, target):
                 shutil.copyfileobj(old, new)
 
 
+@pytest.mark.seconds(6)
 @pytest.mark.parametrize("fate", ["wiped", "copied back", "rolled back", "swapped"])
 def test_a_disk_that_is_not_the_one_it_was(clusters, fate):
     cluster = clusters(3).start()

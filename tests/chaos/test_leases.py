@@ -4,10 +4,11 @@ import random
 import threading
 import time
 
+import pytest
 from cluster import HTTP_PORT, Gone, NodeConn
 from crash_broker import ALL
 
-LANES = 1000 if ALL else 200
+LANES = 1000 if ALL else 120
 POLLS = 300 if ALL else 60
 
 
@@ -18,6 +19,7 @@ def push_lanes(client, queue, lanes, tag):
         assert status == 201 and all(r["status"] == "queued" for r in answer), answer
 
 
+@pytest.mark.seconds(11)
 def test_lanes_of_dead_consumers_come_back_on_the_next_leader(clusters):
     """The leader is killed one second before the leases end. Nobody touches the lanes; polls that wait get them."""
     cluster = clusters(3).start()
@@ -70,10 +72,11 @@ def test_lanes_of_dead_consumers_come_back_on_the_next_leader(clusters):
     assert letters["total"] == 0, letters
 
 
+@pytest.mark.seconds(12)
 def test_an_ack_at_the_end_of_its_lease_counts_or_does_not(clusters, seed, tell):
     """Acks 10 ms around the lease's end while others poll, with a change of leader in the middle: success and never again, or refused and again."""
     cluster = clusters(3).start()
-    rounds = 100 if ALL else 6
+    rounds = 100 if ALL else 3
     lanes = [f"lane-{n}" for n in range(40)]
     client = cluster.client("edge")
     client.insist("POST", "/api/v1/configure", {"queue": "edge", "options": {"retryLimit": 1000000}})

@@ -1,8 +1,10 @@
 """Members come and go under load; nothing is lost and calls are answered all the while."""
 import time
 
+import pytest
 from campaign import Campaign
 from cluster import HTTP_PORT, RAFT_PORT, wipe
+from crash_broker import ALL
 from nemesis import Fault
 from workload_log import LogWorkload
 from workload_pipeline import PipelineWorkload
@@ -62,9 +64,10 @@ def replace_one(which):
     return replace
 
 
+@pytest.mark.seconds(10)
 def test_members_change_under_load(clusters, seed, tell):
     cluster = clusters(3, spare=2).start()
-    workloads = [LogWorkload(cluster, seed), QueueWorkload(cluster, seed), PipelineWorkload(cluster, seed)]
+    workloads = [LogWorkload(cluster, seed), PipelineWorkload(cluster, seed)] + [QueueWorkload(cluster, seed)] * ALL
     campaign = Campaign(cluster, seed, [], workloads)
     faults = [Fault(replace_one("follower")), Fault(replace_one("leader"))]
 

@@ -28,10 +28,11 @@ def judge(campaign, tell):
     assert not campaign.problems, campaign.failure()
 
 
+@pytest.mark.seconds(13)
 def test_power_losses(clusters, seed, tell):
     cluster = clusters(3, power=True).start()
     campaign = Campaign(cluster, seed, POWER, workloads(cluster, seed))
-    campaign.run(300 if ALL else 6)
+    campaign.run(300 if ALL else 4)
     judge(campaign, tell)
 
 
@@ -63,6 +64,7 @@ def crash_at(point, passes, followed):
     return run
 
 
+@pytest.mark.seconds(17)
 @pytest.mark.skipif(not os.path.exists(crash_broker.CRASH_BINARY), reason=f"needs a build with crash points at {crash_broker.CRASH_BINARY}")
 def test_crash_points(clusters, seed, tell):
     cluster = clusters(3, power=True, binary=crash_broker.CRASH_BINARY).start()
@@ -72,7 +74,7 @@ def test_crash_points(clusters, seed, tell):
     faults = [Fault(crash_at(name, POINTS[name], rng.choice(("anyone", "leader"))), majority=False, lasts=(0.0, 0.2)) for name in names]
     campaign = Campaign(cluster, seed, faults, workloads(cluster, seed))
     began = time.monotonic()
-    campaign.run(600 if ALL else 8)
+    campaign.run(600 if ALL else 6)
     tell("crashes", str(cluster.crashes))
     judge(campaign, tell)
     assert cluster.crashes and time.monotonic() - began > 1, cluster.crashes

@@ -2,6 +2,7 @@
 import json
 import time
 
+import pytest
 from cluster import HTTP_PORT, Gone, NodeConn
 
 OPS = {"op": "get", "ns": "reads", "key": "k"}
@@ -88,6 +89,7 @@ def test_a_stopped_leader_does_not_answer_from_old_state(clusters):
     client.close()
 
 
+@pytest.mark.seconds(8)
 def test_a_leader_that_is_cut_off_answers_nothing_old(clusters):
     cluster = clusters(3).start()
     client = cluster.client("reads")

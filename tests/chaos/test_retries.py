@@ -1,6 +1,7 @@
 """Pushes sent again to another node at once, while leaders are killed, stopped and cut off."""
 import time
 
+import pytest
 from campaign import Campaign
 from crash_broker import ALL
 from nemesis import Fault, cut_leader, kill_leader, pause_leader
@@ -18,6 +19,7 @@ class Hasty(LogWorkload):
         self.push_loop(client, rng)
 
 
+@pytest.mark.seconds(12)
 def test_no_retry_waits_for_the_window(clusters, seed, tell):
     """An id in flight at a leader change is not kept: its repeat is answered as soon as there is a leader."""
     cluster = clusters(3).start()
