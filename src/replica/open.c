@@ -524,6 +524,7 @@ enum log_status replica_open(struct replica **out, const struct replica_options 
     r->o.members = NULL; /* the caller's; only creation reads it */
     r->told_committed = r->raft.configuration_committed_index;
     r->told_uncommitted = r->raft.configuration_uncommitted_index;
+    r->opened = true;
     loop_hook_add(o->loop, &r->hook);
     *out = r;
     return LOG_OK;

@@ -195,6 +195,7 @@ struct replica {
     struct log *log;
     struct raft raft;
     bool raft_open;
+    bool opened; /* replica_open has returned: from here on the caller is told things */
     struct meta meta;
     struct identity identity;
     struct conf conf;

@@ -65,7 +65,7 @@ bool frame_send(struct replica *r, uint64_t peer, const struct frame *f)
     char head[FRAME_HEAD_BYTES];
     frame_head_write(f, head);
     struct slice part = slice_make(head, sizeof head);
-    return r->o.send != NULL && r->o.send(r->o.ctx, peer, true, &part, 1);
+    return r->opened && r->o.send != NULL && r->o.send(r->o.ctx, peer, true, &part, 1);
 }
 
 void stream_release(struct replica *r)
@@ -149,7 +149,7 @@ static bool append_send(struct replica *r, struct peer *p, uint64_t prev, uint32
                       .c = r->commit_max,
                       .count = count};
     bool sent;
-    if (prev != 0 && f.b == 0) return false; /* not known any more: raft will come to that */
+    if (!r->opened || (prev != 0 && f.b == 0)) return false; /* not known any more: raft will come to that */
     if (count == 0) {
         sent = frame_send(r, p->id, &f);
     } else {
