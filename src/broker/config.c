@@ -40,6 +40,7 @@ static const struct variable variables[] = {
     {"QUEEN_LOG_CACHE_BYTES", VALUE_U64, FIELD(cache_bytes), 0, 1 * MIB, 65536 * MIB, "bytes"},
     {"RETENTION_INTERVAL", VALUE_U32, FIELD(retention_every_ms), 5000, 100, 3600000, "ms"},
     {"QUEEN_RAFT_RETENTION_SCAN_PER_S", VALUE_U32, FIELD(retention_scan_per_s), 50000, 1, 10000000, "lanes a second"},
+    {"QUEEN_SCRUB_BYTES_S", VALUE_U64, FIELD(scrub_bytes_s), 4 * MIB, 0, 65536 * MIB, "bytes a second, 0 = off"},
     {"QUEEN_RAFT_DURABLE_EVERY_MS", VALUE_U32, FIELD(durable_every_ms), 1000, 1, 600000, "ms"},
     {"QUEEN_RAFT_DURABLE_EVERY_BYTES", VALUE_U64, FIELD(durable_every_bytes), 256 * MIB, 1 * MIB, 65536 * MIB, "bytes"},
     {"QUEEN_RAFT_DISK_HIGH_PCT", VALUE_U32, FIELD(disk_high_pct), 85, 1, 100, "percent"},

@@ -12,6 +12,7 @@
 
 #include "broker/backup.h"
 #include "broker/node.h"
+#include "broker/scrub.h"
 
 struct edge;
 struct kv_rates;
@@ -58,6 +59,7 @@ struct http {
     const struct config *config;
     struct node *node;         /* set before the listener accepts */
     struct backups *backups;   /* set before the listener accepts */
+    struct scrub *scrub;       /* the same */
     struct kv_rates *kv_rates; /* NULL: no limits */
     struct edge **edges;
     uint32_t edge_count;

@@ -455,6 +455,12 @@ static void process_families(struct buf *out, struct http *h, const struct edge_
                     metrics_requests(m, ROUTE_POP_DISCOVERY);
     family(out, "queen_uptime_seconds", "gauge", "Since the process started.");
     seconds(out, "queen_uptime_seconds", "", (uint64_t)(clock_mono_us() - h->started_us));
+    if (h->scrub != NULL) {
+        struct scrub_view scrub;
+        scrub_view(h->scrub, &scrub);
+        single(out, "queen_scrub_bytes_total", "counter", "Bytes of sealed log files looked through.", scrub.bytes_total);
+        single(out, "queen_scrub_damaged_total", "counter", "Places found damaged in them.", scrub.damaged_total);
+    }
     single(out, "queen_process_resident_memory_bytes", "gauge", "Resident memory.", ops_resident_bytes());
     single(out, "queen_process_push_requests_total", "counter", "Push requests.", metrics_requests(m, ROUTE_PUSH));
     single(out, "queen_process_pop_requests_total", "counter", "Pop requests.", pops);

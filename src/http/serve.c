@@ -253,6 +253,7 @@ static int serve_run(struct serve *s, struct buf *error)
     s->http.node = node_open(&s->config, s->loop, start_anew, s, &exit_code, error);
     if (s->http.node == NULL) return fail(exit_code, "", error);
     s->http.backups = backups_new(s->http.node, &s->config);
+    s->http.scrub = scrub_new(s->http.node, &s->config);
     raft_answers(&s->http);
     if (!s->edges[0].has_thread) edge_behind_broker(s->edges[0].edge);
     listener_accept(s->listener);
@@ -270,6 +271,7 @@ static int serve_run(struct serve *s, struct buf *error)
 static void serve_free(struct serve *s)
 {
     for (uint32_t i = 0; i < s->http.edge_count; i++) edge_free(s->http.edges[i]);
+    scrub_free(s->http.scrub);
     node_close(s->http.node);
     backups_free(s->http.backups);
     listener_free(s->listener);

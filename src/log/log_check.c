@@ -44,7 +44,9 @@ static const char *bytes_at(struct walk *k, uint64_t offset, size_t len, enum lo
         k->cap = wanted;
     }
     k->len = 0;
+    if (k->w->past_cache) posix_fadvise(k->fd, (off_t)offset, (off_t)wanted, POSIX_FADV_DONTNEED);
     ssize_t n = file_read(k->fd, k->window, wanted, offset, false);
+    if (k->w->past_cache) posix_fadvise(k->fd, (off_t)offset, (off_t)wanted, POSIX_FADV_DONTNEED);
     if (n < 0) {
         *status = io_fail(k, offset);
         return NULL;
@@ -171,7 +173,7 @@ static enum log_status proof_find(struct walk *k, uint64_t pos)
     return LOG_OK;
 }
 
-static enum log_status records_walk(struct walk *k, bool search_only)
+static enum log_status records_walk(struct walk *k)
 {
     struct segment_walk *w = k->w;
     bool more;
@@ -179,13 +181,12 @@ static enum log_status records_walk(struct walk *k, bool search_only)
     if (status != LOG_OK || !more) return status;
     w->stop_pos = w->first_pos + LOG_PAGE;
     w->gen = w->gen_least;
-    if (search_only) return proof_find(k, w->stop_pos);
     while (status == LOG_OK && more) status = record_walk(k, &more);
     if (status == LOG_OK && !w->ended_early && w->stop_pos < w->end_pos) status = proof_find(k, w->stop_pos);
     return status;
 }
 
-static enum log_status walk_run(struct segment_walk *w, bool search_only, struct buf *error)
+enum log_status segment_walk(struct segment_walk *w, struct buf *error)
 {
     struct walk k = {.w = w, .error = error, .key = calloc(1, sizeof(struct log))};
     must(k.key != NULL);
@@ -193,19 +194,9 @@ static enum log_status walk_run(struct segment_walk *w, bool search_only, struct
     w->first_index = w->last_index = w->first_term = w->last_term = 0;
     w->ended_early = w->head_valid = w->head_newer = false;
     k.fd = open(w->path, O_RDONLY | O_CLOEXEC);
-    enum log_status status = k.fd < 0 ? io_fail(&k, 0) : records_walk(&k, search_only);
+    enum log_status status = k.fd < 0 ? io_fail(&k, 0) : records_walk(&k);
     if (k.fd >= 0) close(k.fd);
     free(k.window);
     free(k.key);
     return status;
-}
-
-enum log_status segment_walk(struct segment_walk *w, struct buf *error)
-{
-    return walk_run(w, false, error);
-}
-
-enum log_status segment_search(struct segment_walk *w, struct buf *error)
-{
-    return walk_run(w, true, error);
 }

@@ -26,6 +26,7 @@ struct segment_walk {
     const char *path;
     uint64_t first_pos; /* by its name */
     uint32_t gen_least; /* of the segment before it; 0 = none was seen */
+    bool past_cache;    /* read what the disk has, not what the kernel remembers, and leave nothing there */
     bool heads_only;    /* bodies are neither read nor checked */
     void *ctx;
     bool (*item)(void *ctx, const struct segment_item *i); /* may be NULL; false ends the walk */
@@ -43,7 +44,17 @@ struct segment_walk {
 
 /* LOG_IO: a read failed; `error` says where. Everything else is in the outcome. */
 enum log_status segment_walk(struct segment_walk *w, struct buf *error);
-/* Goes on behind a stop in an earlier segment: only looks for proofs. */
-enum log_status segment_search(struct segment_walk *w, struct buf *error);
+
+/* Verifies one sealed segment of a log that is open: the first one at or behind *from, which moves to its end. Any thread; the segment stays
+ * while it is read, other readers and the writer do not notice. `pace` as above. */
+struct log_scrub {
+    void *ctx;
+    bool (*pace)(void *ctx, uint64_t bytes);
+    /* the outcome */
+    bool any, damaged; /* any: there was such a segment, and it was read to its end or to the damage */
+    uint64_t offset;   /* damaged: where in the file */
+    char path[1200];
+};
+enum log_status log_scrub(struct log *l, uint64_t *from, struct log_scrub *o, struct buf *error);
 
 #endif

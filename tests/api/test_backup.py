@@ -430,3 +430,41 @@ def test_a_backup_of_any_node_of_a_cluster(own_broker, tmp_path):
         assert len(got) >= before and got == ["m-%d" % n for n in range(len(got))]
         # nodes of the old cluster and the restored one never talk
         assert again.get("/api/v1/raft/status").json["clusterId"] != leader.get("/api/v1/raft/status").json["clusterId"]
+
+
+# ---- looking through sealed files -----------------------------------------------------------------------------------
+
+def counter(broker, name):
+    for line in broker.get("/metrics/prometheus").expect(200).body.decode().splitlines():
+        if line.startswith(name + " "):
+            return int(line.split()[1])
+    raise AssertionError("there is no " + name)
+
+
+def test_damage_of_a_sealed_file_is_found_while_nobody_reads_it(own_broker):
+    broker, queue = filled(own_broker, env={"QUEEN_SCRUB_BYTES_S": str(100 << 20)})
+    broker.restart()
+    wait_until(lambda: counter(broker, "queen_scrub_bytes_total") >= 4 << 20, 20, "sealed files are read")
+    assert counter(broker, "queen_scrub_damaged_total") == 0
+    broker.stop()
+    log = os.path.join(broker.data_dir, "log")
+    names = sorted(n for n in os.listdir(log) if n.endswith(".seg"))
+    path = os.path.join(log, names[1])
+    flip(path, 700000)
+    broker.start()
+    wait_until(lambda: counter(broker, "queen_scrub_damaged_total") == 1, 20, "it is found")
+    said = [line for line in broker.output().splitlines() if "is damaged at offset" in line]
+    assert len(said) == 1 and path in said[0]
+    # it is told, not acted on
+    broker.push_ids(queue, ["more"], "p")
+
+
+def test_looking_through_can_be_slow_or_off(own_broker):
+    slow, _ = filled(own_broker, env={"QUEEN_SCRUB_BYTES_S": "1000"})
+    off, _ = filled(own_broker, 2, env={"QUEEN_SCRUB_BYTES_S": "0"})
+    slow.restart()
+    wait_until(lambda: counter(slow, "queen_scrub_bytes_total") > 0, 20, "it began")
+    time.sleep(1)
+    assert counter(slow, "queen_scrub_bytes_total") <= 2 << 20
+    assert counter(off, "queen_scrub_bytes_total") == 0
+    slow.stop(deadline=10)  # at once, although the next megabyte is far away
