@@ -464,8 +464,8 @@ static void counter_publish(atomic_uint_fast64_t *cell, uint64_t value)
 static void stop_turn(struct broker *b)
 {
     if (!b->stopping) return;
-    bool idle = b->flight_count == 0 && b->cluster.forwarded.count == 0 &&
-                (!b->leading || (b->queued.count == 0 && b->internal_count == 0));
+    bool idle = dispatch_hopeless(b) || (b->flight_count == 0 && b->cluster.forwarded.count == 0 &&
+                                         (!b->leading || (b->queued.count == 0 && b->internal_count == 0)));
     bool late = b->mono_us - b->stop_began_us >= STOP_ALL_US;
     if (!late && (!idle || !keeper_settled(b))) return;
     if (late) log_warn("stopping without waiting any longer; what is not flushed is replayed from the log at the next start");
@@ -525,7 +525,11 @@ static void stop_begin(struct broker *b)
     b->stopping = true;
     b->stop_began_us = b->mono_us;
     atomic_store(&b->ready, false);
-    inbox_end(b, CALL_OK, CALL_OK);
+    if (dispatch_hopeless(b)) {
+        inbox_end(b, CALL_NO_LEADER, CALL_UNKNOWN);
+    } else {
+        inbox_end(b, CALL_OK, CALL_OK);
+    }
     loop_timer_set(b->loop, &b->stop_timer, b->mono_us + STOP_ANSWERS_US);
     inbox_kick(b);
 }

@@ -252,6 +252,12 @@ static void serving_begin(struct broker *b)
     held_dispatch(b);
 }
 
+/* Nothing will be committed here any more, as far as one can see: waiting for entries is of no use. */
+bool dispatch_hopeless(const struct broker *b)
+{
+    return b->cluster.on && !b->leading && (b->fetched || b->cluster.leader == 0);
+}
+
 /* How far behind, and when we last heard of those that matter; for other threads. */
 static void health_publish(struct broker *b)
 {
@@ -263,7 +269,10 @@ static void health_publish(struct broker *b)
         struct entry_head last = engine_last_head(b->engine);
         int64_t lag_us = behind ? clock_wall_us() - last.wall_us : 0;
         atomic_store_explicit(&b->lag_us, lag_us > 0 ? lag_us : 0, memory_order_relaxed);
-        ready = k->leader != 0 && engine_id_seed(b->engine) != 0 && lag_us <= (int64_t)b->config.ready_lag_ms * 1000;
+        struct snapshots_view v;
+        snapshots_view(b->snapshots, &v);
+        ready = k->leader != 0 && !v.fetching && !b->fetched && engine_id_seed(b->engine) != 0 &&
+                lag_us <= (int64_t)b->config.ready_lag_ms * 1000;
     } else if (k->on) {
         atomic_store_explicit(&b->lag_us, 0, memory_order_relaxed);
         int64_t age_us = replica_quorum_age_us(b->replica);
