@@ -176,10 +176,35 @@ def bound(figures, cluster, leader):
 
 
 def share_text(figures, cluster, leader):
-    """Followers' CPU as a share of the leader's."""
+    """Followers' CPU as a share of the leader's; the one that was asked has the clients to serve besides."""
     lead = figures["cores"][leader.number - 1]
-    rest = [c for n, c in zip(cluster.nodes, figures["cores"]) if n is not leader]
-    return " and ".join(f"{c / lead:.2f}" for c in rest) if lead > 0 else "?"
+    rest = [(n, c) for n, c in zip(cluster.nodes, figures["cores"]) if n is not leader]
+    shares = [f"{c / lead:.2f}" + (" (asked by the clients)" if n.number == figures["asked"] else "") for n, c in rest if lead > 0]
+    return " and ".join(shares) or "?"
+
+
+def sync_ms(place, writers):
+    """The median time of a write and fdatasync of 4 KiB, with so many files written at once, each by a thread."""
+    times = []
+
+    def write(number):
+        fd = os.open(os.path.join(place, f"sync-{number}"), os.O_RDWR | os.O_CREAT, 0o600)
+        os.pwrite(fd, bytes(1 << 20), 0)
+        os.fsync(fd)
+        for at in range(100):
+            began = time.monotonic()
+            os.pwrite(fd, b"x" * 4096, at * 4096)
+            os.fdatasync(fd)
+            times.append((time.monotonic() - began) * 1000)
+        os.close(fd)
+        os.unlink(os.path.join(place, f"sync-{number}"))
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(writers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return percentile(times, 0.5)
 
 
 def compare(bench, title, workload, options, figures_of):
@@ -350,6 +375,8 @@ def main():
         if name not in ROWS:
             sys.exit(f"bench: there is no row {name}; there are: {' '.join(ROWS)}")
     seconds = ["--duration", str(SECONDS)]
+    say(f"the disk: a sync of 4 KiB takes {sync_ms(bench.place, 1):.2f} ms alone, {sync_ms(bench.place, 3):.2f} ms when three write at once")
+    say()
     try:
         if "step" in rows:
             compare(bench, "step: 64 workers, 200 lanes, batches of 10, full throttle", "step",

@@ -18,7 +18,9 @@ def seconds_of(item):
 
 
 def pytest_collection_modifyitems(items):
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT") or 1)
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT") or 0)
+    if workers == 0:
+        return
     first = max(len(items) // workers // 4, 2)  # the size of xdist's first parts
     long = sorted((item for item in items if seconds_of(item) > 0), key=lambda item: (-seconds_of(item), item.nodeid))
     short = [item for item in items if seconds_of(item) == 0]

@@ -86,6 +86,7 @@ bool cluster_membership_read(struct slice value, uint64_t id, struct cluster_mem
     static const char *const names[FIELDS] = {"leader", "voters", "learners", "changeInFlight", "promoteMaxLag", "members"};
     struct slice m[FIELDS] = {{0}};
     struct membership_reader reader = {.member = member, .id = id};
+    *member = (struct cluster_member){.id = id};
     if (!view_members(value, names, m, FIELDS) || m[VOTERS].at == NULL || m[LEARNERS].at == NULL || m[MEMBERS].at == NULL) {
         return false;
     }

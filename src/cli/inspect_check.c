@@ -139,7 +139,9 @@ static void segments_check(struct check *c)
                          w->end_pos == 0 ? "the file's head is damaged"
                          : w->head_valid ? "the record that begins there fails its checksum"
                                          : "no record begins there, though there was one");
-        if (n == 0 || s->state == SEGMENT_UNUSED || w->first_pos <= g->mark.scan_pos) continue;
+        /* Below the place where a start begins to read, segments that hold nothing wanted are gone. */
+        bool may_lack = g->mark.index == 0 || w->first_pos <= g->mark.scan_pos;
+        if (n == 0 || s->state == SEGMENT_UNUSED || may_lack) continue;
         const struct segment_walk *before = &g->segments[n - 1].walk;
         if (before->end_pos == 0 || before->end_pos == w->first_pos) continue;
         inspect_find(c->i, s->path, UINT64_MAX, "the segment before it is missing: it would begin at position %" PRIu64,

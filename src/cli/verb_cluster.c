@@ -11,6 +11,7 @@ enum option_place { O_JSON, O_ID, O_RAFT, O_HTTP, O_FORCE, O_WAIT, OPTION_COUNT 
 
 enum {
     IDS_MAX = 9,
+    ID_MAX = 1000000000,
     WAIT_S = 600,
     WAIT_S_MAX = 86400,
     POLL_MS = 200,
@@ -262,18 +263,20 @@ static void add_run(struct cluster *c)
     }
     int64_t begun = clock_mono_us(), told = begun;
     int64_t end = begun + (int64_t)c->wait_s * 1000000;
-    while (c->wait_s > 0 && !(c->is_member && caught_up(c))) {
+    bool seen = c->is_member; /* the node asked may hear of it a moment later */
+    while (c->wait_s > 0 && !caught_up(c)) {
         int64_t now = clock_mono_us();
-        if (now >= end || !c->is_member) break;
+        if (now >= end || (seen && !c->is_member)) break;
         if (now - told >= NEWS_MS * 1000) {
             progress_say(c);
             told = now;
         }
         verb_sleep_ms(POLL_MS);
         if (!look(c, &whole)) return;
+        seen = seen || c->is_member;
     }
     if (json) verb_line(&c->scratch, whole);
-    if (c->wait_s > 0 && !c->is_member) {
+    if (c->wait_s > 0 && seen && !c->is_member) {
         verb_say(&c->verb, "node %llu was removed meanwhile", id);
         verb_fail(&c->verb, CLI_NO);
     } else if (c->wait_s > 0 && !caught_up(c)) {
@@ -308,7 +311,7 @@ static bool address_right(const struct cluster *c, const char *option, const cha
 static bool id_take(struct cluster *c, const char *option, const char *text)
 {
     uint64_t id = 0;
-    if (!verb_number(&c->verb, option, text, 1, INT64_MAX, &id)) return false;
+    if (!verb_number(&c->verb, option, text, 1, ID_MAX, &id)) return false;
     for (uint32_t i = 0; i < c->id_count; i++) {
         if (c->ids[i] == id) return true;
     }
