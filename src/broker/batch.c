@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/logger.h"
+#include "base/planted.h"
 #include "broker/broker_internal.h"
 
 /* ---- flights ------------------------------------------------------------------------------------------------------ */
@@ -79,6 +80,7 @@ static void flight_drop(struct broker *b, struct flight *f)
 
 void flights_resolve(struct broker *b, uint64_t term)
 {
+    if (PLANTED("answer-by-index")) return;
     while (b->flight_first != NULL && b->flight_first->term < term) flight_drop(b, flight_take(b));
 }
 
@@ -86,7 +88,7 @@ struct flight *flight_next(struct broker *b, uint64_t index, uint64_t term)
 {
     while (b->flight_first != NULL && b->flight_first->index <= index) {
         struct flight *f = flight_take(b);
-        if (f->index == index && f->term == term) return f;
+        if (f->index == index && (f->term == term || PLANTED("answer-by-index"))) return f;
         flight_drop(b, f);
     }
     return NULL;

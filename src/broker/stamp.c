@@ -1,6 +1,7 @@
 #include "broker/stamp.h"
 
 #include "base/must.h"
+#include "base/planted.h"
 
 enum { WALL_JUMP_US = 10000000 };
 
@@ -26,6 +27,7 @@ struct engine_now stamps_now(const struct stamps *s, struct clocks c)
     if (c.wall_us < s->last.wall_us) now.wall_us = s->last.wall_us + elapsed_us(s, c);
     int64_t least_us = s->last.wall_us + s->last.count + 1;
     if (now.wall_us < least_us) now.wall_us = least_us;
+    if (PLANTED("lease-by-wall-clock")) now.log_us = now.wall_us;
     return now;
 }
 

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/planted.h"
 #include "engine/engine_internal.h"
 
 enum { META_VERSION = 3, DEDUP_CHUNK_RECORDS = 4096 };
@@ -368,6 +369,7 @@ static void cut_dedup(struct cutter *c)
     struct engine *e = c->e;
     size_t records = e->dedup.added.len / sizeof(struct dedup_record);
     const char *at = e->dedup.added.at;
+    if (PLANTED("dedup-not-kept")) records = 0;
     for (size_t done = 0; done < records;) {
         size_t n = records - done < DEDUP_CHUNK_RECORDS ? records - done : DEDUP_CHUNK_RECORDS;
         int64_t due_ms = 0;

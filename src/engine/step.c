@@ -1,6 +1,7 @@
 /* STEP: a transaction. First every part is judged, in the order acks, positions' queues, pushes, KV, against the state as it is;
  * nothing has been changed by then, so a refusal leaves nothing behind. Then every part is carried out, and last the next batch
  * is claimed. */
+#include "base/planted.h"
 #include "engine/engine_internal.h"
 
 struct step {
@@ -75,7 +76,7 @@ static void commit(struct step *s, const struct command *c, uint64_t where)
         push_do(e, push, &s->push, where + (uint64_t)(push->all.at - c->all.at), s->arena, &s->r->push);
     }
     if (s->parts.has_positions) positions_do(e, &s->positions);
-    if (s->kv != NULL) kv_plan_commit(s->kv);
+    if (s->kv != NULL && !(PLANTED("torn-transaction") && e->wall_us % 8 == 0)) kv_plan_commit(s->kv);
     if (s->parts.has_timers) {
         struct timers_command timers;
         must(timers_decode(&s->parts.timers, &timers));

@@ -351,13 +351,24 @@ static void probed_take(struct replica *r, uint64_t peer, const struct frame *f)
     if (f->a > p->round && f->a <= r->confirm.round) p->round = f->a;
 }
 
+/* At most once a second: a node of another version sends nothing else. */
+static void bad_frame_say(struct replica *r, uint64_t peer, size_t bytes, const char *fault)
+{
+    int64_t now_us = loop_now_us(r->o.loop);
+    r->bad_frames++;
+    if (r->bad_frame_us != 0 && now_us - r->bad_frame_us < 1000000) return;
+    r->bad_frame_us = now_us;
+    log_warn("raft: a frame of node %" PRIu64 " (%zu bytes) is dropped: it has %s; %" PRIu64 " so far", peer, bytes, fault,
+             r->bad_frames);
+}
+
 void replica_receive(struct replica *r, uint64_t peer, struct slice frame)
 {
     struct frame f;
     if (atomic_load(&r->broken) || atomic_load(&r->closing) || peer == 0 || peer == r->identity.node) return;
     const char *fault = frame_read(frame, &f);
     if (fault != NULL) {
-        log_warn("raft: a frame of node %" PRIu64 " (%zu bytes) is dropped: it has %s", peer, frame.len, fault);
+        bad_frame_say(r, peer, frame.len, fault);
         return;
     }
     switch (f.kind) {

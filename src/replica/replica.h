@@ -63,7 +63,9 @@ struct replica_options {
     /* The leader no longer has the entries we lack: the state up to `index` or later must be fetched from it, and this replica be
      * closed and opened anew on it. Called again every so often while that is so. */
     void (*snapshot_wanted)(void *ctx, uint64_t leader, uint64_t index);
-    void (*members_changed)(void *ctx); /* a configuration came into force; replica_members has it */
+    /* A configuration came into force (with its entry, before that is committed), was committed, or was taken back: replica_members has
+     * it. Not for the one replica_open found. */
+    void (*members_changed)(void *ctx);
     void (*failed)(void *ctx, const char *what);
 };
 
@@ -90,7 +92,7 @@ int64_t replica_quorum_age_us(const struct replica *r);
 
 /* Is what the leader has applied now the newest state there is? `done` runs once (maybe inside): ok with the index that must be applied
  * before the question can be answered, when a majority has confirmed this leader after the call; not ok when it is not the leader
- * or stopped being it. Questions asked while a round is under way share the next one. One voter: at once. */
+ * or stopped being it. Questions asked in one turn, or while a round is under way, share a round. One voter: at once. replica_close answers none. */
 struct replica_confirm {
     struct replica_confirm *next;
     void (*done)(struct replica_confirm *c, bool ok, uint64_t index);

@@ -231,6 +231,8 @@ struct replica {
     bool answer_stale; /* the APPEND being answered is of an older term */
     uint64_t wanted_leader;
     int64_t wanted_us; /* when snapshot_wanted was last called */
+    uint64_t bad_frames;
+    int64_t bad_frame_us;
     struct raft_entry *entries;
     uint32_t entries_cap;
 

@@ -16,7 +16,10 @@
 
 #include "base/clock.h"
 #include "base/logger.h"
+#include "base/planted.h"
 #include "replica/replica_inner.h"
+
+enum { STALL_READ_US = 5000 };
 
 /* Marks a batch whose memory is not raft's to give or take. */
 static char batch_ours;
@@ -54,6 +57,8 @@ uint64_t term_of(const struct replica *r, uint64_t index)
 
 uint64_t stored_commit(const struct replica *r)
 {
+    if (PLANTED("answer-before-quorum") && r->raft.state == RAFT_LEADER) return r->raft.last_stored;
+    if (PLANTED("apply-before-durable")) return r->commit_max < r->ring.next - 1 ? r->commit_max : r->ring.next - 1;
     return r->commit_max < r->raft.last_stored ? r->commit_max : r->raft.last_stored;
 }
 
@@ -436,7 +441,9 @@ static bool stalled(struct replica *r)
     int64_t late_us = loop_now_us(r->o.loop) - (int64_t)raft_timeout(&r->raft) * 1000;
     if (r->timer_deferred || late_us < (int64_t)r->o.election_ms * 500 || r->raft.configuration.n < 2) return false;
     r->timer_deferred = true;
-    loop_timer_set(r->o.loop, &r->timer, loop_now_us(r->o.loop) + (int64_t)r->o.heartbeat_ms * 1000);
+    bool leads = raft_state(&r->raft) == RAFT_LEADER; /* the others wait for its heartbeat */
+    int64_t wait_us = leads ? STALL_READ_US : (int64_t)r->o.heartbeat_ms * 1000;
+    loop_timer_set(r->o.loop, &r->timer, loop_now_us(r->o.loop) + wait_us);
     return true;
 }
 

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/logger.h"
 #include "base/memory.h"
+#include "base/planted.h"
 #include "sim.h"
 
 /* ---- clocks and randomness ----------------------------------------------------------------------------------------- */
@@ -111,6 +112,16 @@ void __wrap__exit(int code)
     if (sim.node == NULL) __real__exit(code);
     sim_process_end(SIM_END_EXIT, code);
 }
+
+#ifdef QUEEN_PLANT
+bool planted(const char *name)
+{
+    static const char *active;
+    if (active == NULL) active = getenv("QUEEN_PLANT");
+    if (active == NULL) active = "";
+    return active[0] == name[0] && strcmp(active, name) == 0;
+}
+#endif
 
 /* ---- loops --------------------------------------------------------------------------------------------------------- */
 

@@ -868,7 +868,7 @@ int files_remove_tree(const char *dir)
     struct slice last;
     struct vfile *d = path_find(dir, &n);
     if (d == NULL) return errno == ENOENT ? 0 : errno;
-    if (!d->dir) return ENOTDIR;
+    if (!d->dir) return name_remove(dir, false);
     tree_remove(n, d);
     struct vfile *parent = path_walk(dir, &n, &last);
     if (last.len > 0) dir_drop(n, parent, last);

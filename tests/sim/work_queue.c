@@ -566,8 +566,8 @@ static void consumer_step(struct client *c)
     o->ctx = k;
     o->read = pop_read;
     o->answered = pop_answered;
-    o->wait = !k->drains && rng_chance(&c->rng, 600);
-    if (o->wait) o->deadline_us = rng_span(&c->rng, 1000000, 15000000);
+    o->wait = k->drains || rng_chance(&c->rng, 600);
+    if (o->wait) o->deadline_us = rng_span(&c->rng, 1000000, k->drains ? 3000000 : 15000000);
     uint32_t queue = k->group == GROUP_STEPS ? LANE_IN
                                              : (uint32_t)(rng_chance(&c->rng, 500)   ? LANE_IN
                                                           : rng_chance(&c->rng, 500) ? LANE_OUT

@@ -115,8 +115,8 @@ static void chaos(struct fixture *f, uint32_t nodes, uint64_t seed, int64_t us)
     struct rig *g = f->rig = rig_new(nodes);
     g->random += seed * 7919;
     g->keep_bytes = 64 << 20; /* nobody falls so far behind that he needs a state */
-    g->election_ms = 100;
-    g->heartbeat_ms = 20;
+    g->election_ms = 100 * RIG_SLOW;
+    g->heartbeat_ms = 20 * RIG_SLOW;
     g->delay_us_min = 50;
     g->delay_us_max = 3000;
     g->drop_per_mille = 20;
@@ -221,8 +221,8 @@ static void test_all_killed_at_once(void **state)
 {
     struct fixture *f = *state;
     f->rig = rig_new(3);
-    f->rig->election_ms = 100;
-    f->rig->heartbeat_ms = 20;
+    f->rig->election_ms = 100 * RIG_SLOW;
+    f->rig->heartbeat_ms = 20 * RIG_SLOW;
     for (uint32_t round = 0; round < 6; round++) round_of_kill(f, round * 150, NULL);
     assert_true(f->count > 1500);
 }
@@ -237,8 +237,8 @@ static void test_killed_at_each_point(void **state)
         for (int pass = 1; pass <= 13; pass += 3) { /* early ones are in the creation of the nodes */
             char at[64];
             f->rig = rig_new(3);
-            f->rig->election_ms = 100;
-            f->rig->heartbeat_ms = 20;
+            f->rig->election_ms = 100 * RIG_SLOW;
+            f->rig->heartbeat_ms = 20 * RIG_SLOW;
             f->count = 0;
             snprintf(at, sizeof at, "%s:%d", points[p], pass);
             round_of_kill(f, 400, at);

@@ -262,8 +262,8 @@ static void test_a_new_leader_confirms_all_that_was_committed(void **state)
 static void test_large_entries_do_not_unseat_a_leader(void **state)
 {
     struct rig *g = *state;
-    g->election_ms = 300;
-    g->heartbeat_ms = 50;
+    g->election_ms = 300 * RIG_SLOW;
+    g->heartbeat_ms = 50 * RIG_SLOW;
     g->bytes_s = 400 << 20;
     g->window_bytes = 8 << 20;
     rig_open_all(g);
