@@ -225,6 +225,7 @@ static void frame_came(void *ctx, uint64_t peer, uint8_t kind, struct slice fram
     struct broker *b = ctx;
     if (b->stopped) return;
     if (peer == b->cluster.leader) atomic_store_explicit(&b->heard_us, loop_now_us(b->loop), memory_order_relaxed);
+    if (kind == FRAME_REPLICA && !b->leading) disk_guard_bytes(b, frame.len);
     if (kind == FRAME_REPLICA && !b->fetched) replica_receive(b->replica, peer, frame);
     if (kind == FRAME_CALLS) forward_frame(b, peer, frame);
     if (kind == FRAME_SNAPSHOT) snapshots_receive(b->snapshots, peer, frame);

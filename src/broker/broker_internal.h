@@ -241,6 +241,8 @@ struct disk_guard {
     int64_t checked_us;
     uint64_t room_bytes; /* until the guard closes, counted down by pushes between two looks */
     uint64_t reserve_bytes;
+    uint64_t taken_bytes; /* from the leader since the last look */
+    bool exhausted;       /* no entries of the leader are taken */
     struct loop_timer timer;
 };
 
@@ -536,6 +538,7 @@ uint32_t admission_retry_after(struct broker *b);
 /* disk_guard.c */
 bool disk_guard_refuses(struct broker *b, const struct call *c);
 void disk_guard_look(struct broker *b);
+void disk_guard_bytes(struct broker *b, size_t bytes); /* so many came from the leader */
 void disk_guard_fire(struct loop_timer *t);
 
 /* broker.c */

@@ -4,7 +4,10 @@
  * Closed above disk_high_pct, or with less free than the reserve (5 segments, 16 to 256 MiB, at most a quarter of the file system);
  * open again below disk_low_pct with some more than the reserve. Looked at when pushes come, at most every LOOK_EVERY_US, and at once
  * when the pushes since the last look could have used up the room it found; while closed also once a second by a timer, so that freed
- * room is noticed without any traffic. */
+ * room is noticed without any traffic.
+ *
+ * A node that follows stores what its leader let in, so it looks as entries come. With less than half of the reserve left it takes none
+ * until there is room again: the others go on without it, and it catches up. */
 #include <errno.h>
 #include <string.h>
 #include <sys/statvfs.h>
@@ -12,7 +15,7 @@
 #include "base/logger.h"
 #include "broker/broker_internal.h"
 
-enum { LOOK_EVERY_US = 500000, CLOSED_LOOK_US = 1000000 };
+enum { LOOK_EVERY_US = 500000, CLOSED_LOOK_US = 1000000, FOLLOWER_LOOK_US = 2000000 };
 
 static uint64_t reserve_bytes(const struct broker *b, uint64_t total)
 {
@@ -30,6 +33,20 @@ static void guard_set(struct broker *b, bool full, uint64_t free_bytes, uint64_t
     unsigned long long free_mib = free_bytes >> 20, total_mib = total >> 20;
     if (full) log_warn("disk: %llu of %llu MiB free: pushes are refused until there is room", free_mib, total_mib);
     if (!full) log_info("disk: %llu of %llu MiB free: pushes are taken again", free_mib, total_mib);
+}
+
+/* Its own calls are refused long before. */
+static void follower_look(struct broker *b, uint64_t free_bytes)
+{
+    bool full = free_bytes < b->guard.reserve_bytes / 2;
+    if (full == b->guard.exhausted || b->replica == NULL || !b->cluster.on) return;
+    b->guard.exhausted = full;
+    replica_full(b->replica, full);
+    if (full)
+        log_warn("disk: %llu MiB free: entries of the leader are not taken until there is room",
+                 (unsigned long long)(free_bytes >> 20));
+    else
+        log_info("disk: entries of the leader are taken again");
 }
 
 void disk_guard_look(struct broker *b)
@@ -56,7 +73,17 @@ void disk_guard_look(struct broker *b)
     } else {
         full = room == 0;
     }
+    follower_look(b, free_bytes);
     guard_set(b, full, free_bytes, total);
+}
+
+void disk_guard_bytes(struct broker *b, size_t bytes)
+{
+    struct disk_guard *g = &b->guard;
+    g->taken_bytes += bytes;
+    if (g->taken_bytes < g->reserve_bytes / 16 && b->mono_us - g->checked_us < FOLLOWER_LOOK_US) return;
+    g->taken_bytes = 0;
+    disk_guard_look(b);
 }
 
 void disk_guard_fire(struct loop_timer *t)

@@ -22,7 +22,8 @@ bool snapshot_path(const struct snapshots *s, const char *a, const char *b, cons
 
 /* ---- frames */
 
-bool snapshot_frame_send(struct snapshots *s, uint64_t peer, enum frame_kind kind, uint64_t id, struct slice head, struct slice rest)
+bool snapshot_frame_send(struct snapshots *s, uint64_t peer, enum frame_kind kind, uint64_t id, struct slice head,
+                         struct slice rest)
 {
     char first[9] = {(char)kind};
     memcpy(first + 1, &id, sizeof id);

@@ -163,6 +163,13 @@ static void append_take(struct replica *r, uint64_t peer, const struct frame *f)
         r->answer_stale = false;
         return;
     }
+    if (r->full) { /* the leader is heard, so that nobody is elected, and gets no answer, so that it sends nothing again */
+        struct frame heard = {.kind = FRAME_APPEND, .term = f->term, .message_version = f->message_version};
+        r->answer_none = true;
+        append_feed(r, peer, &heard, 0, 0, 0);
+        r->answer_none = false;
+        return;
+    }
     bool first = r->conf.index == 0 && f->count > 0; /* of a node that waits for its entries */
     if (first) {
         struct slice rest = f->entries;

@@ -20,6 +20,11 @@ uint64_t replica_commit_index(const struct replica *r)
     return r->commit_max;
 }
 
+void replica_full(struct replica *r, bool full)
+{
+    r->full = full;
+}
+
 uint64_t replica_applied_index(const struct replica *r)
 {
     return r->applied;

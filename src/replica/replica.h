@@ -162,6 +162,9 @@ uint64_t replica_last_index(const struct replica *r);
 uint64_t replica_in_flight_bytes(const struct replica *r); /* submitted or recovered, not yet applied */
 uint64_t replica_in_flight_entries(const struct replica *r);
 
+/* No room on the disk: entries of a leader are not taken until there is (what is on its way is). A leader is not affected. */
+void replica_full(struct replica *r, bool full);
+
 /* The store is durable up to `index` (an applied entry): the log before it is not needed for recovery any more. `wanted` as in
  * log_trim. */
 void replica_stored(struct replica *r, uint64_t index, bool (*wanted)(void *ctx, uint64_t first_pos, uint64_t end_pos),

@@ -229,6 +229,8 @@ struct replica {
 
     /* Follower. */
     uint32_t append_stream, answer_stream;
+    bool full;         /* replica_full */
+    bool answer_none;  /* the APPEND being fed gets no answer */
     bool answer_stale; /* the APPEND being answered is of an older term */
     uint64_t wanted_leader;
     int64_t wanted_us; /* when snapshot_wanted was last called */

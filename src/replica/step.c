@@ -199,6 +199,7 @@ static void append_result_send(struct replica *r, const struct raft_message *m)
                       .b = r->answer_stale ? 0 : a->last_log_index, /* which raft does not set then */
                       .features = a->features,
                       .capacity = a->capacity};
+    if (r->answer_none) return;
     if (f.a > 0 && !r->answer_stale && raft_state(&r->raft) == RAFT_FOLLOWER) f.b = rejected_hint(r, f.a, f.b);
     frame_send(r, m->server_id, &f);
 }
