@@ -20,7 +20,7 @@ def get(node, timeout=12.0):
     if status is None:
         return None
     if status == 503:
-        assert answer.get("code") in ("no_leader", "timeout", "retry") or answer.get("reason", "").startswith("kv_"), answer
+        assert answer.get("code") in ("no_leader", "timeout", "retry", "outcome_unknown") or answer.get("reason", "").startswith("kv_"), answer
         return None
     assert status == 200, answer
     return answer["results"][0].get("value")
