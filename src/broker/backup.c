@@ -93,7 +93,7 @@ static void checkpoint_done(void *ctx, struct store_mark mark, const char *error
         return;
     }
     *m = (struct manifest){.node = node_id(g->backups->node), .mark = mark, .segment_bytes = log_segment_bytes(log)};
-    if (log_entry_end(log, mark.scan_pos, mark.index, mark.term, &m->log_end) != LOG_OK) {
+    if (log_entry_end(log, replica_entry_pos(b->replica, mark.index), mark.index, mark.term, &m->log_end) != LOG_OK) {
         group_over(g, "group %" PRIu32 ": entry %" PRIu64 " is not in the log", g->number, mark.index);
         return;
     }

@@ -393,6 +393,7 @@ void dispatch_role(struct broker *b);                /* leading began or ended *
 void dispatch_leader(struct broker *b, uint64_t leader, uint64_t term);
 void dispatch_link(struct broker *b, uint64_t peer, enum net_link which, bool up);
 void dispatch_turn(struct broker *b);
+void dispatch_exhausted(struct broker *b); /* no entries are taken for want of room: who waits for one is told */
 bool dispatch_hopeless(const struct broker *b);
 void dispatch_free(struct broker *b);
 

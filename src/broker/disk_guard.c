@@ -7,7 +7,7 @@
  * room is noticed without any traffic.
  *
  * A node that follows stores what its leader let in, so it looks as entries come. With less than half of the reserve left it takes none
- * until there is room again: the others go on without it, and it catches up. */
+ * until there is room again, and calls made to it are sent away (503): the others go on without it, and it catches up. */
 #include <errno.h>
 #include <string.h>
 #include <sys/statvfs.h>
@@ -42,6 +42,7 @@ static void follower_look(struct broker *b, uint64_t free_bytes)
     if (full == b->guard.exhausted || b->replica == NULL || !b->cluster.on) return;
     b->guard.exhausted = full;
     replica_full(b->replica, full);
+    if (full && !b->leading) dispatch_exhausted(b);
     if (full)
         log_warn("disk: %llu MiB free: entries of the leader are not taken until there is room",
                  (unsigned long long)(free_bytes >> 20));

@@ -96,6 +96,8 @@ void call_dispatch(struct broker *b, struct call *c)
         } else {
             call_take(b, c);
         }
+    } else if (b->guard.exhausted) { /* entries are not applied here, so nothing can be answered */
+        call_finish(b, c, CALL_NO_LEADER);
     } else if (!leader_reachable(b)) {
         call_hold(b, c);
     } else if (c->kind == CALL_READ) {
@@ -236,6 +238,23 @@ void dispatch_leader(struct broker *b, uint64_t leader, uint64_t term)
     inbox_kick(b);
 }
 
+static void unanswerable(struct broker *b, struct call *c)
+{
+    if (c->state == CALL_STATE_FORWARDED && c->kind == CALL_POP) {
+        inbox_unlist(b, c);
+        call_finish(b, c, CALL_NO_LEADER);
+    } else if (may_be_in_the_log(c)) {
+        if (c->held_us == 0) c->held_us = 1; /* long ago */
+        heap_put(&b->deadlines, &c->due, b->mono_us, c->arrival);
+    }
+}
+
+void dispatch_exhausted(struct broker *b)
+{
+    calls_each(b, unanswerable);
+    inbox_kick(b);
+}
+
 void dispatch_link(struct broker *b, uint64_t peer, enum net_link which, bool up)
 {
     struct cluster *k = &b->cluster;
@@ -288,7 +307,7 @@ static void health_publish(struct broker *b)
         atomic_store_explicit(&b->lag_us, lag_us > 0 ? lag_us : 0, memory_order_relaxed);
         struct snapshots_view v;
         snapshots_view(b->snapshots, &v);
-        ready = k->leader != 0 && !v.fetching && !b->fetched && engine_id_seed(b->engine) != 0 &&
+        ready = k->leader != 0 && !v.fetching && !b->fetched && !b->guard.exhausted && engine_id_seed(b->engine) != 0 &&
                 lag_us <= (int64_t)b->config.ready_lag_ms * 1000;
     } else if (k->on) {
         atomic_store_explicit(&b->lag_us, 0, memory_order_relaxed);
