@@ -138,7 +138,7 @@ static void grouped(struct buf *out, const struct group_numbers *g, const char *
         if (g->count > 1)
             snprintf(text, sizeof text, "{group=\"%u\"%s%s}", i, labels[0] == 0 ? "" : ",", labels);
         else
-            snprintf(text, sizeof text, labels[0] == 0 ? "" : "{%s}", labels);
+            snprintf(text, sizeof text, labels[0] == 0 ? "%s" : "{%s}", labels);
         value(out, name, text, n);
     }
 }
