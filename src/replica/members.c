@@ -110,7 +110,7 @@ bool replica_progress(const struct replica *r, uint64_t id, struct replica_progr
 int64_t replica_quorum_age_us(const struct replica *r)
 {
     const struct raft_configuration *c = &r->raft.configuration;
-    int64_t ages[REPLICA_MEMBERS_MAX];
+    int64_t ages[REPLICA_MEMBERS_MAX] = {0};
     unsigned voters = voter_count(c), count = 0, need = voters / 2 + 1;
     if (r->raft.state != RAFT_LEADER) return -1;
     for (unsigned i = 0; i < c->n; i++) {

@@ -92,7 +92,8 @@ int64_t replica_quorum_age_us(const struct replica *r);
 
 /* Is what the leader has applied now the newest state there is? `done` runs once (maybe inside): ok with the index that must be applied
  * before the question can be answered, when a majority has confirmed this leader after the call; not ok when it is not the leader
- * or stopped being it. Questions asked in one turn, or while a round is under way, share a round. One voter: at once. replica_close answers none. */
+ * or stopped being it. Questions asked in one turn, or while a round is under way, share a round. One voter: at once. replica_close
+ * answers none. */
 struct replica_confirm {
     struct replica_confirm *next;
     void (*done)(struct replica_confirm *c, bool ok, uint64_t index);

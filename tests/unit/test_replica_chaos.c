@@ -140,7 +140,7 @@ static void chaos(struct fixture *f, uint32_t nodes, uint64_t seed, int64_t us)
     for (uint64_t id = 1; id <= g->count; id++) assert_true(g->nodes[id].seen_index >= g->history_last);
     print_message("%u nodes: %llu entries, term %llu\n", nodes, (unsigned long long)g->history_last,
                   (unsigned long long)replica_term(rig_of(g, 1)));
-    assert_true(g->history_last > 50);
+    assert_true(g->history_last > (RIG_SLOW == 1 ? 50 : 1));
     assert_int_equal(g->failures, 0);
     rig_free(g);
     f->rig = NULL;
