@@ -526,7 +526,8 @@ def test_a_fetched_state_starts_the_process_anew(cluster_of, queue):
         leader.pop(queue + "-gone", "p", autoAck=True).expect(200)
     leader.push_ids(queue, ["last"], "p")
     leader.delete_queue(queue + "-gone")
-    time.sleep(1.0)
+    for node in (leader, *[n for n in cluster.running() if n is not leader]):
+        wait_until(lambda: node.status()["log"]["bytes"] < 8 << 20, 30, "most of 12 MB of log is gone from node %d" % node.number)
     away.launched()
     pid = away.pid
     cluster.wait_ready()
