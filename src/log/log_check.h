@@ -45,13 +45,13 @@ struct segment_walk {
 /* LOG_IO: a read failed; `error` says where. Everything else is in the outcome. */
 enum log_status segment_walk(struct segment_walk *w, struct buf *error);
 
-/* Verifies one sealed segment of a log that is open: the first one at or behind *from, which moves to its end. Any thread; the segment stays
- * while it is read, other readers and the writer do not notice. `pace` as above. */
+/* Verifies one sealed segment of a log that is open: the first one at or behind *from, which moves to its end. Any thread; nobody waits
+ * for it. One that is trimmed meanwhile is left. `pace` as above. */
 struct log_scrub {
     void *ctx;
     bool (*pace)(void *ctx, uint64_t bytes);
     /* the outcome */
-    bool any, damaged; /* any: there was such a segment, and it was read to its end or to the damage */
+    bool any, damaged; /* any: there was such a segment, and it was read to its end, or to the damage */
     uint64_t offset;   /* damaged: where in the file */
     char path[1200];
 };

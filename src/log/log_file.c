@@ -279,23 +279,19 @@ static void read_done(struct log *l, struct segment *s)
     if (s->removed) pthread_cond_signal(&l->keeper_cond);
 }
 
-struct segment *scrub_hold(struct log *l, uint64_t from)
+bool sealed_next(struct log *l, uint64_t from, uint64_t *first_pos, uint64_t *end_pos)
 {
-    struct segment *s = NULL;
+    const struct segment *s = NULL;
     pthread_mutex_lock(&l->file_lock);
     for (uint32_t n = 0; n < l->segment_count && s == NULL; n++)
         if (l->segments[n]->first_pos >= from) s = l->segments[n];
-    if (s != NULL && (!s->sealed || s == l->write_seg)) s = NULL; /* what is behind it is not sealed either */
-    if (s != NULL) s->readers++;
+    bool found = s != NULL && s->sealed && s != l->write_seg; /* else what is behind it is not sealed either */
+    if (found) {
+        *first_pos = s->first_pos;
+        *end_pos = s->end_pos;
+    }
     pthread_mutex_unlock(&l->file_lock);
-    return s;
-}
-
-void scrub_let(struct log *l, struct segment *s)
-{
-    pthread_mutex_lock(&l->file_lock);
-    read_done(l, s);
-    pthread_mutex_unlock(&l->file_lock);
+    return found;
 }
 
 /* Through O_DIRECT, a megabyte at a time: a file that is still written must not get pages into the kernel's cache. */

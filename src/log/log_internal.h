@@ -212,8 +212,8 @@ struct segment *segment_new(uint64_t first_pos, uint64_t end_pos);
 void segment_add(struct log *l, struct segment *s);      /* file_lock held */
 struct segment *segment_at(struct log *l, uint64_t pos); /* file_lock held; the one that holds pos, or NULL */
 void segment_seal(struct log *l, struct segment *s);     /* file_lock held */
-struct segment *scrub_hold(struct log *l, uint64_t from); /* the first sealed one at or behind it, as a reader; NULL: none */
-void scrub_let(struct log *l, struct segment *s);
+/* The first sealed segment at or behind `from`. Any thread; it may be trimmed at any time. */
+bool sealed_next(struct log *l, uint64_t from, uint64_t *first_pos, uint64_t *end_pos);
 void segments_close(struct log *l);
 void reserve_fill(struct log *l); /* file_lock held */
 

@@ -42,13 +42,14 @@ enum store_status store_look_scan(struct store_look *l, struct slice from, struc
 struct own_rows {
     struct store_mark *mark;
     uint32_t format;
-    bool mark_bad;
+    bool mark_bad, others;
 };
 
 static bool own_row(void *ctx, struct slice key, struct slice value)
 {
     struct own_rows *own = ctx;
-    if (key.len == 0 || key.at[0] != STORE_KIND_OWN) return false;
+    own->others = key.len == 0 || key.at[0] != STORE_KIND_OWN;
+    if (own->others) return false;
     if (slice_equal(key, store_format_key()) && value.len == sizeof own->format) memcpy(&own->format, value.at, value.len);
     if (!slice_equal(key, store_mark_key())) return true;
     uint64_t v[3];
@@ -67,6 +68,8 @@ static enum store_status own_read(struct store_look *l, struct store_mark *mark,
     *mark = (struct store_mark){0};
     enum store_status status = scan_any(l, slice_make(first_key, 1), (struct slice){0}, &s, error);
     if (status != STORE_OK) return status;
+    /* Nothing at all: a node that ended before its first rows were durable. */
+    if (own.format == 0 && !own.others && mark->index == 0) return STORE_OK;
     if (own.mark_bad)
         buf_printf(error, "%s: the mark row is damaged", l->dir);
     else if (own.format != STORE_FORMAT)

@@ -10,7 +10,7 @@ import pytest
 
 from backup_kit import (SMALL, Load, backup, elsewhere, files, flip, mark, queen, remove, restore, status, verify)
 from cluster import Cluster
-from queen import BINARY, ids, unique, wait_until
+from queen import BINARY, free_port, ids, unique, wait_until
 from step_kit import kv_read
 from timers import count
 
@@ -136,7 +136,7 @@ def test_groups_and_their_tenants(own_broker, tmp_path):
         assert ids(answer) == [tenant + "-a", tenant + "-b"]
     again.stop()
     refused = own_broker(start=False, env={"QUEEN_RAFT_GROUPS": "2"}, data_dir=str(tmp_path / "data"))
-    refused.port = 1 + broker.port
+    refused.port = free_port()
     refused.launch()
     assert refused.wait_exit(20) == 1
     assert "was made with 3" in refused.output()
@@ -354,7 +354,7 @@ def test_what_was_not_restored_to_its_end_does_not_start(own_broker, tmp_path):
     restore(tmp_path / "one", tmp_path / "data")
     os.unlink(tmp_path / "data" / "identity")  # the last file that is made
     again = own_broker(start=False, data_dir=str(tmp_path / "data"), env=SMALL)
-    again.port = broker.port + 1
+    again.port = free_port()
     again.launch()
     assert again.wait_exit(20) == 2
     assert "identity" in again.output()

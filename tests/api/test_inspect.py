@@ -190,6 +190,14 @@ def test_what_a_crash_leaves_is_no_damage(own_broker):
     load.stop()
 
 
+def test_a_node_that_ended_before_its_first_rows_were_durable(own_broker):
+    broker = own_broker(env={"QUEEN_RAFT_DURABLE_EVERY_MS": "600000"})
+    broker.push_ids("q", ["a"])
+    broker.kill()
+    assert lines(broker.data_dir, "check")[-1]["ok"] is True
+    assert lines(broker.data_dir, "raft")[0]["storedIndex"] == 0
+
+
 # ---- damage ---------------------------------------------------------------------------------------------------------
 
 def segment_files(folder):
