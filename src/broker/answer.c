@@ -238,13 +238,13 @@ static void pop_deliver(struct broker *b, struct call *c)
 
 static void pop_park(struct broker *b, struct call *c)
 {
+    c->flight = NULL; /* from here it may move to another leader */
     if (b->serving) {
         parked_park(b, c);
         return;
     }
     c->group = NULL; /* its lanes were given back */
     c->lane = NULL;
-    c->flight = NULL;
     call_dispatch(b, c);
 }
 
