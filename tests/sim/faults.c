@@ -45,7 +45,7 @@ static void fault_fill(struct fault *f, struct rng *r, uint32_t nodes)
     uint32_t a = 1 + (uint32_t)rng_below(r, nodes), b = 1 + (uint32_t)rng_below(r, nodes);
     if (b == a) b = a % nodes + 1;
     int64_t mask = 1 + (int64_t)rng_below(r, (1U << nodes) - 2);
-    f->n[0] = a;
+    f->n[0] = rng_chance(r, 350) ? 0 : a;
     switch (f->kind) {
     case FAULT_KILL:
     case FAULT_POWER:
@@ -62,6 +62,7 @@ static void fault_fill(struct fault *f, struct rng *r, uint32_t nodes)
         f->n[1] = time_pick(r, 100, 30000);
         break;
     case FAULT_CUT:
+        f->n[0] = a;
         f->n[1] = b;
         f->n[2] = time_pick(r, 100, 30000);
         break;
@@ -74,9 +75,11 @@ static void fault_fill(struct fault *f, struct rng *r, uint32_t nodes)
         f->n[2] = time_pick(r, 100, 30000);
         break;
     case FAULT_BREAK:
+        f->n[0] = a;
         f->n[1] = b;
         break;
     case FAULT_SLOW_NET:
+        f->n[0] = a;
         f->n[1] = b;
         f->n[2] = time_pick(r, 1000, 30000);
         f->n[3] = rng_span(r, 1000, 200000);
@@ -96,6 +99,9 @@ static void fault_fill(struct fault *f, struct rng *r, uint32_t nodes)
         break;
     case FAULT_FLIP:
         f->n[1] = rng_span(r, 3000, 30000);
+        break;
+    case FAULT_TRANSFER:
+        f->n[0] = a;
         break;
     default:
         break;
@@ -248,8 +254,17 @@ static void flip_end(struct happening *h, struct sim_node *n)
     sim_node_boot_at(n, sim.now_us + 1000);
 }
 
+/* Node 0 stands for the one that leads just then. */
+static void leader_name(struct fault *f)
+{
+    bool names_one = f->kind != FAULT_SPLIT && f->kind != FAULT_CUT && f->kind != FAULT_BREAK && f->kind != FAULT_SLOW_NET;
+    const struct sim_node *leader = sim_leader();
+    if (names_one && f->n[0] == 0) f->n[0] = leader == NULL ? 1 : leader->id;
+}
+
 static void happen_begin(struct happening *h)
 {
+    leader_name(&h->fault);
     const struct fault *f = &h->fault;
     uint32_t a = (uint32_t)f->n[0];
     struct sim_node *n = a >= 1 && a <= SIM_NODES_MAX ? &sim.nodes[a] : NULL;

@@ -1,6 +1,6 @@
 /* The schedule of faults: a list, made from the seed, printed as text, read back, carried out.
  *
- * One fault a line: time in seconds, kind, up to four numbers. A schedule and a seed make a run; leaving out lines leaves the rest as it
+ * One fault a line: time in seconds, kind, up to four numbers; node 0 is the one that leads at that time. A schedule and a seed make a run; leaving out lines leaves the rest as it
  * is, which is how a failing run is made smaller. */
 #ifndef QUEEN_TESTS_SIM_FAULTS_H
 #define QUEEN_TESTS_SIM_FAULTS_H

@@ -15,7 +15,15 @@
 #include "broker/broker_internal.h"
 #include "work.h"
 
-enum { PRODUCERS = 3, CONSUMERS = 4, ITEMS_MAX = 5, OFFSETS_MAX = 1 << 16, RESENDS_MAX = 12, DRAIN_QUIET_US = 30000000 };
+enum {
+    BURST_MAX = 60,
+    PRODUCERS = 3,
+    CONSUMERS = 4,
+    ITEMS_MAX = 5,
+    OFFSETS_MAX = 1 << 16,
+    RESENDS_MAX = 12,
+    DRAIN_QUIET_US = 30000000
+};
 
 struct slice lane_queue(uint32_t lane)
 {
@@ -75,7 +83,7 @@ static uint32_t message_new(uint32_t lane, uint32_t producer)
 struct place {
     char text[24];
     uint8_t delivered[GROUPS];
-    int64_t acked_stamp_us[GROUPS];
+    int64_t acked_stamp_us[GROUPS], acked_us[GROUPS]; /* by the log; when the answer came. 0 = not yet */
     uint64_t hash;
 };
 static struct place *places[LANES];
@@ -159,6 +167,8 @@ struct producer {
 };
 static struct producer producers[PRODUCERS];
 
+static void push_encode(struct buf *out, uint32_t lane, uint32_t first, uint32_t count, uint32_t padding);
+
 static void payload_make(struct buf *b, const char *text, uint32_t padding)
 {
     buf_printf(b, "\"%s", text);
@@ -175,27 +185,24 @@ static void push_read(struct op *o, struct call *c)
     memcpy(p->outcomes, c->result.push.items, p->count * sizeof p->outcomes[0]);
 }
 
-static void push_learn(struct producer *p, const struct op *o)
+static void push_learn(uint32_t number, const struct push_outcome *r, const struct op *o)
 {
-    for (uint32_t i = 0; i < p->count; i++) {
-        struct message *m = &messages[p->first + i];
-        const struct push_outcome *r = &p->outcomes[i];
-        if (o->end != OP_FAILED) m->possible = true;
-        if (o->end != OP_OK) continue;
-        char text[24];
-        snprintf(text, sizeof text, "m%u", p->first + i);
-        if (m->acked && (m->offset != r->offset || !uuid_equal(m->id, r->id)))
-            sim_fail("push of %s: offset %llu, and before it was %llu, or another id", text, (unsigned long long)r->offset,
-                     (unsigned long long)m->offset);
-        if (r->status == PUSH_QUEUED && m->queued_seen) sim_fail("push of %s was queued twice", text);
-        m->queued_seen |= r->status == PUSH_QUEUED;
-        place_says(m->lane, r->offset, text);
-        if (!m->acked) m->answered_us = o->answered_us;
-        m->acked = true;
-        m->offset = r->offset;
-        m->id = r->id;
-        work_counts.pushed++;
-    }
+    struct message *m = &messages[number];
+    char text[24];
+    if (o->end != OP_FAILED) m->possible = true;
+    if (o->end != OP_OK) return;
+    snprintf(text, sizeof text, "m%u", number);
+    if (m->acked && (m->offset != r->offset || !uuid_equal(m->id, r->id)))
+        sim_fail("push of %s: offset %llu, and before it was %llu, or another id", text, (unsigned long long)r->offset,
+                 (unsigned long long)m->offset);
+    if (r->status == PUSH_QUEUED && m->queued_seen) sim_fail("push of %s was queued twice", text);
+    m->queued_seen |= r->status == PUSH_QUEUED;
+    place_says(m->lane, r->offset, text);
+    if (!m->acked) m->answered_us = o->answered_us;
+    m->acked = true;
+    m->offset = r->offset;
+    m->id = r->id;
+    work_counts.pushed++;
 }
 
 static void push_send(struct producer *p);
@@ -210,7 +217,7 @@ static void push_answered(struct op *o)
 {
     struct producer *p = o->ctx;
     struct client *c = &p->client;
-    push_learn(p, o);
+    for (uint32_t i = 0; i < p->count; i++) push_learn(p->first + i, &p->outcomes[i], o);
     bool again = o->end != OP_OK && p->sends < RESENDS_MAX && !rng_chance(&c->rng, 50) && !work_stopping;
     bool once_more = o->end == OP_OK && rng_chance(&c->rng, 30); /* a client that sends again for no reason */
     if (again || once_more) {
@@ -222,10 +229,27 @@ static void push_answered(struct op *o)
     client_think(c, 100000, 2500000);
 }
 
+static void push_encode(struct buf *out, uint32_t lane, uint32_t first, uint32_t count, uint32_t padding)
+{
+    struct push_writer w;
+    push_begin(&w, out, work_tenant);
+    push_group_begin(&w, lane_queue(lane), lane_name(lane), count);
+    for (uint32_t i = 0; i < count; i++) {
+        char text[24];
+        struct buf payload = {0};
+        snprintf(text, sizeof text, "m%u", first + i);
+        payload_make(&payload, text, padding);
+        push_item_add(
+            &w, &(struct push_item){.flags = ITEM_TRANSACTION, .transaction = slice_of(text), .payload = buf_view(&payload)});
+        buf_free(&payload);
+    }
+    push_group_end(&w);
+    push_end(&w);
+}
+
 static void push_send(struct producer *p)
 {
     struct op *o = &p->op;
-    struct push_writer w;
     o->client = &p->client;
     op_clear(o);
     o->kind = CALL_WRITE;
@@ -233,19 +257,7 @@ static void push_send(struct producer *p)
     o->ctx = p;
     o->read = push_read;
     o->answered = push_answered;
-    push_begin(&w, &o->command, work_tenant);
-    push_group_begin(&w, lane_queue(p->lane), lane_name(p->lane), p->count);
-    for (uint32_t i = 0; i < p->count; i++) {
-        char text[24];
-        struct buf payload = {0};
-        snprintf(text, sizeof text, "m%u", p->first + i);
-        payload_make(&payload, text, p->padding);
-        push_item_add(
-            &w, &(struct push_item){.flags = ITEM_TRANSACTION, .transaction = slice_of(text), .payload = buf_view(&payload)});
-        buf_free(&payload);
-    }
-    push_group_end(&w);
-    push_end(&w);
+    push_encode(&o->command, p->lane, p->first, p->count, p->padding);
     p->sends++;
     op_send(o);
 }
@@ -267,6 +279,57 @@ static void producer_step(struct client *c)
         p->last[p->lane] = m;
     }
     push_send(p);
+}
+
+/* ---- bursts: many calls at one node at once, so that several entries are on their way together ----------------------- */
+
+struct burst {
+    struct client client;
+    struct op ops[BURST_MAX];
+    struct burst_message {
+        struct burst *burst;
+        uint32_t message;
+        struct push_outcome outcome;
+    } messages[BURST_MAX];
+    uint32_t count, left;
+};
+static struct burst burst;
+
+static void burst_read(struct op *o, struct call *c)
+{
+    struct burst_message *m = o->ctx;
+    must(c->result.kind == COMMAND_PUSH && c->result.push.count == 1);
+    m->outcome = c->result.push.items[0];
+}
+
+static void burst_answered(struct op *o)
+{
+    struct burst_message *m = o->ctx;
+    push_learn(m->message, &m->outcome, o);
+    if (--m->burst->left == 0) client_think(&m->burst->client, 1000000, 9000000);
+}
+
+static void burst_step(struct client *c)
+{
+    struct burst *b = outer(c, struct burst, client);
+    b->count = b->left = (uint32_t)rng_span(&c->rng, 20, BURST_MAX);
+    c->node = work_node_pick(&c->rng);
+    uint32_t node = c->node;
+    for (uint32_t i = 0; i < b->count; i++) {
+        struct op *o = &b->ops[i];
+        b->messages[i] = (struct burst_message){.burst = b, .message = message_new(LANE_OUT + 1, PRODUCERS)};
+        messages[b->messages[i].message].invoked_us = sim.now_us;
+        o->client = c;
+        op_clear(o);
+        o->kind = CALL_WRITE;
+        o->grows = true;
+        o->ctx = &b->messages[i];
+        o->read = burst_read;
+        o->answered = burst_answered;
+        push_encode(&o->command, LANE_OUT + 1, b->messages[i].message, 1, 4);
+        c->node = node;
+        op_send(o);
+    }
 }
 
 /* ---- claims -------------------------------------------------------------------------------------------------------- */
@@ -321,7 +384,8 @@ static void claim_message(struct delivered *d, struct op *o, uint32_t lane, uint
         sim_fail("lane %u, offset %llu: the payload of %s is another one's", lane, (unsigned long long)offset, m->text);
     struct place *p = place_says(lane, offset, m->text);
     p->delivered[group] = 1;
-    if (p->acked_stamp_us[group] != 0 && o->stamp_us > p->acked_stamp_us[group])
+    bool later = p->acked_stamp_us[group] != 0 && o->stamp_us > p->acked_stamp_us[group];
+    if (later || (p->acked_us[group] != 0 && o->invoked_us > p->acked_us[group]))
         sim_fail("%s (lane %u, offset %llu) is delivered to group %u again, after it was acked", m->text, lane,
                  (unsigned long long)offset, group);
 }
@@ -394,6 +458,7 @@ void delivered_acked(const struct delivered *d, uint32_t group, uint32_t i, int6
 {
     struct place *p = place_at(d->at[i].lane, d->at[i].offset);
     if (p->acked_stamp_us[group] == 0 || stamp_us < p->acked_stamp_us[group]) p->acked_stamp_us[group] = stamp_us;
+    if (p->acked_us[group] == 0) p->acked_us[group] = sim.now_us;
     work_counts.acked++;
 }
 
@@ -632,6 +697,7 @@ void queue_work_start(void)
         producers[i].number = i;
         client_start(&producers[i].client, "producer", i, producer_step);
     }
+    client_start(&burst.client, "burst", 0, burst_step);
     for (uint32_t i = 0; i < CONSUMERS; i++) {
         consumers[i].group = i == 3 ? GROUP_STEPS : GROUP_ONE;
         client_start(&consumers[i].client, "consumer", i, consumer_step);
