@@ -27,6 +27,13 @@ void verb_fail(struct verb *v, int rc)
     if (rc > v->rc) v->rc = rc;
 }
 
+bool verb_answer_wrong(struct verb *v)
+{
+    verb_say(v, "the answer is not what it should be (is that address a Queen server?)");
+    verb_fail(v, CLI_REFUSED);
+    return false;
+}
+
 bool verb_open(struct verb *v)
 {
     const char *server = v->server != NULL ? v->server : getenv("QUEEN_SERVER");
@@ -193,6 +200,12 @@ bool verb_number(const struct verb *v, const char *option, const char *text, uin
     verb_say(v, "%s takes a whole number from %llu to %llu, not %s", option, (unsigned long long)least,
              (unsigned long long)most, text);
     return false;
+}
+
+bool verb_json_number(const char *text)
+{
+    struct slice value;
+    return (text[0] == '-' || (text[0] >= '0' && text[0] <= '9')) && view_whole(slice_of(text), &value);
 }
 
 /* ---- lines ---- */

@@ -46,6 +46,9 @@ bool verb_send(struct verb *v, const char *method, struct slice path, struct sli
 /* Notes a failure; the exit code never gets better. */
 void verb_fail(struct verb *v, int rc);
 
+/* Says that an answer of 200 is not what it should be; rc is set. Always false. */
+bool verb_answer_wrong(struct verb *v);
+
 /* An error line: "queen VERB: ..." */
 __attribute__((format(printf, 2, 3))) void verb_say(const struct verb *v, const char *format, ...);
 
@@ -63,6 +66,9 @@ void verb_sleep_ms(uint64_t ms);
 
 /* A whole number option in a range. False: said on stderr. */
 bool verb_number(const struct verb *v, const char *option, const char *text, uint64_t least, uint64_t most, uint64_t *out);
+
+/* Is it a number as JSON writes them? */
+bool verb_json_number(const char *text);
 
 /* verb_number, when the option was given (text is not NULL). */
 static inline bool verb_number_given(const struct verb *v, const char *option, const char *text, uint64_t least, uint64_t most,

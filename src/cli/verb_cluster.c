@@ -101,17 +101,10 @@ static bool given(const struct cluster *c, enum option_place o)
     return c->words.value[o] != NULL;
 }
 
-static bool answer_wrong(struct cluster *c)
-{
-    verb_say(&c->verb, "the answer is not what it should be (is that address a Queen server?)");
-    verb_fail(&c->verb, CLI_REFUSED);
-    return false;
-}
-
 static bool call(struct cluster *c, const char *method, struct slice *whole)
 {
     if (!verb_send(&c->verb, method, buf_view(&c->path), buf_view(&c->body), VERB_CALL_MS, 200, 0)) return false;
-    return view_whole(c->verb.client.body, whole) || answer_wrong(c);
+    return view_whole(c->verb.client.body, whole) || verb_answer_wrong(&c->verb);
 }
 
 /* ---- status, members ---- */
@@ -129,7 +122,7 @@ static void view_run(struct cluster *c)
         leader = view_members(whole, names, &id, 1) && !view_is_null(id);
         verb_line(&c->scratch, whole);
     } else if (status ? !cluster_status_print(whole, &leader) : !cluster_members_print(whole, &leader)) {
-        answer_wrong(c);
+        verb_answer_wrong(&c->verb);
         return;
     }
     if (!leader) verb_fail(&c->verb, CLI_NO);
@@ -145,7 +138,7 @@ static bool membership_take(struct cluster *c, struct slice whole)
     struct slice value = {0};
     return (view_members(whole, names, &value, 1) && value.at != NULL &&
             cluster_membership_read(value, c->ids[0], &c->membership, &c->member, &c->is_member)) ||
-           answer_wrong(c);
+           verb_answer_wrong(&c->verb);
 }
 
 static void body_make(struct cluster *c)

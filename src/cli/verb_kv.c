@@ -1,6 +1,7 @@
 /* `queen kv`: key-value state. Every command but `list` and `namespaces` is one call of POST /api/v1/kv. */
 #include <stdio.h>
 
+#include "cli/rows.h"
 #include "cli/words.h"
 
 enum command_bit {
@@ -15,8 +16,6 @@ enum command_bit {
 };
 
 enum option_place { O_TTL, O_FOREVER, O_EXPECT, O_MIN, O_MAX, O_PREFIX, O_LIMIT, O_AFTER, O_KEYS_ONLY, OPTION_COUNT };
-
-enum { PAGE_ROWS = 1000 };
 
 static const char HELP[] =
     "Usage: queen kv get NS KEY...\n"
@@ -84,12 +83,10 @@ static const struct words_table TABLE = {
 struct kv {
     struct verb verb;
     struct words words;
-    uint64_t ttl_s, expect, limit;
+    uint64_t ttl_s, expect;
     struct buf input;
     struct buf body;
-    struct buf after; /* raw JSON string; empty: from the first key */
-    struct buf scratch;
-    uint64_t rows;
+    struct rows rows;
 };
 
 static const char *value_of(const struct kv *k, enum option_place o)
@@ -116,27 +113,14 @@ static void expiry_put(struct kv *k)
     }
 }
 
-static bool json_number(const char *text)
-{
-    struct slice value;
-    return (text[0] == '-' || (text[0] >= '0' && text[0] <= '9')) && view_whole(slice_of(text), &value);
-}
-
 static bool result_each(void *arg, struct slice element)
 {
     static const char *const names[2] = {"found", "applied"};
     struct kv *k = arg;
     struct slice m[2] = {{0}, {0}};
     if (!view_members(element, names, m, 2) || slice_is(m[0], "false") || slice_is(m[1], "false")) verb_fail(&k->verb, CLI_NO);
-    verb_line(&k->scratch, element);
+    verb_line(&k->rows.scratch, element);
     return true;
-}
-
-static bool answer_wrong(struct kv *k)
-{
-    verb_say(&k->verb, "the answer has no results in it");
-    verb_fail(&k->verb, CLI_REFUSED);
-    return false;
 }
 
 /* Sends the ops and gives their results to each(). */
@@ -147,7 +131,7 @@ static bool ops_send(struct kv *k, bool (*each)(void *arg, struct slice element)
     if (!verb_send(&k->verb, "POST", slice_of("/api/v1/kv"), buf_view(&k->body), VERB_CALL_MS, 200, 0)) return false;
     if (!view_whole(k->verb.client.body, &whole) || !view_members(whole, names, &results, 1) || results.at == NULL ||
         !view_elements(results, each, k)) {
-        return answer_wrong(k);
+        return verb_answer_wrong(&k->verb);
     }
     return true;
 }
@@ -205,25 +189,6 @@ static void keys_run(struct kv *k)
 
 /* ---- lists ---- */
 
-static bool row_each(void *arg, struct slice row)
-{
-    struct kv *k = arg;
-    verb_line(&k->scratch, row);
-    k->rows++;
-    return true;
-}
-
-/* Prints a page and notes where the next begins. */
-static bool page_print(struct kv *k, struct slice page)
-{
-    static const char *const names[2] = {"rows", "nextAfter"};
-    struct slice m[2] = {{0}, {0}};
-    if (!view_members(page, names, m, 2) || m[0].at == NULL || !view_elements(m[0], row_each, k)) return answer_wrong(k);
-    buf_clear(&k->after);
-    if (view_is_string(m[1])) buf_slice(&k->after, m[1]);
-    return verb_flush(&k->verb);
-}
-
 struct first {
     struct slice element;
 };
@@ -235,9 +200,10 @@ static bool first_each(void *arg, struct slice element)
     return true;
 }
 
-/* One page of at most `rows`. A prefix goes the ordinary way; a whole name space has a route of its own. */
-static bool page_get(struct kv *k, uint64_t rows)
+/* One page of at most `count` rows. A prefix goes the ordinary way; a whole name space has a route of its own. */
+static bool page_get(void *ctx, uint64_t count)
 {
+    struct kv *k = ctx;
     static const char *const names[1] = {"results"};
     const char *prefix = value_of(k, O_PREFIX);
     bool whole_space = prefix == NULL || prefix[0] == 0;
@@ -248,32 +214,23 @@ static bool page_get(struct kv *k, uint64_t rows)
         buf_text(&k->body, ",\"prefix\":");
         view_quote(&k->body, slice_of(prefix));
     }
-    if (k->after.len > 0) {
+    if (k->rows.after.len > 0) {
         buf_text(&k->body, ",\"after\":");
-        buf_slice(&k->body, buf_view(&k->after));
+        buf_slice(&k->body, buf_view(&k->rows.after));
     }
-    buf_printf(&k->body, ",\"limit\":%llu,\"keysOnly\":%s%s", (unsigned long long)rows,
+    buf_printf(&k->body, ",\"limit\":%llu,\"keysOnly\":%s%s", (unsigned long long)count,
                value_of(k, O_KEYS_ONLY) != NULL ? "true" : "false", whole_space ? "}" : "}]");
     struct slice path = slice_of(whole_space ? "/api/v1/resources/kv/list" : "/api/v1/kv");
     if (!verb_send(&k->verb, "POST", path, buf_view(&k->body), VERB_CALL_MS, 200, 0)) return false;
     struct slice whole, results = {0};
-    if (!view_whole(k->verb.client.body, &whole)) return answer_wrong(k);
-    if (whole_space) return page_print(k, whole);
+    if (!view_whole(k->verb.client.body, &whole)) return verb_answer_wrong(&k->verb);
+    if (whole_space) return rows_page(&k->rows, &k->verb, whole);
     struct first first = {0};
     if (!view_members(whole, names, &results, 1) || results.at == NULL || !view_elements(results, first_each, &first) ||
         first.element.at == NULL) {
-        return answer_wrong(k);
+        return verb_answer_wrong(&k->verb);
     }
-    return page_print(k, first.element);
-}
-
-static void list_run(struct kv *k)
-{
-    if (value_of(k, O_AFTER) != NULL) view_quote(&k->after, slice_of(value_of(k, O_AFTER)));
-    do {
-        uint64_t left = k->limit - k->rows;
-        if (!page_get(k, left < PAGE_ROWS ? left : PAGE_ROWS)) return;
-    } while (k->after.len > 0 && k->rows < k->limit);
+    return rows_page(&k->rows, &k->verb, first.element);
 }
 
 static void namespaces_run(struct kv *k)
@@ -283,8 +240,8 @@ static void namespaces_run(struct kv *k)
     struct slice path = slice_of("/api/v1/resources/kv/namespaces");
     if (!verb_send(&k->verb, "GET", path, slice_of(""), VERB_CALL_MS, 200, 0)) return;
     if (!view_whole(k->verb.client.body, &whole) || !view_members(whole, names, &spaces, 1) || spaces.at == NULL ||
-        !view_elements(spaces, row_each, k)) {
-        answer_wrong(k);
+        !rows_print(&k->rows, spaces)) {
+        verb_answer_wrong(&k->verb);
         return;
     }
     verb_flush(&k->verb);
@@ -295,16 +252,16 @@ static void namespaces_run(struct kv *k)
 static bool numbers_read(struct kv *k)
 {
     const struct verb *v = &k->verb;
-    k->limit = UINT64_MAX;
+    k->rows.limit = UINT64_MAX;
     if (!verb_number_given(v, "--ttl", value_of(k, O_TTL), 1, INT64_MAX, &k->ttl_s) ||
         !verb_number_given(v, "--expect", value_of(k, O_EXPECT), 0, INT64_MAX, &k->expect) ||
-        !verb_number_given(v, "--limit", value_of(k, O_LIMIT), 1, INT64_MAX, &k->limit)) {
+        !verb_number_given(v, "--limit", value_of(k, O_LIMIT), 1, INT64_MAX, &k->rows.limit)) {
         return false;
     }
     const char *numbers[3] = {value_of(k, O_MIN), value_of(k, O_MAX), NULL};
     if (k->words.command->bit == INCR && k->words.count == 3) numbers[2] = k->words.word[2];
     for (size_t i = 0; i < 3; i++) {
-        if (numbers[i] == NULL || json_number(numbers[i])) continue;
+        if (numbers[i] == NULL || verb_json_number(numbers[i])) continue;
         verb_say(v, "%s is not a number", numbers[i]);
         return false;
     }
@@ -332,7 +289,8 @@ int cli_kv_main(int argc, char **argv)
     if (rc >= 0) return rc;
     if (verb_open(&k.verb)) {
         if (k.words.command->bit == LIST) {
-            list_run(&k);
+            rows_begin(&k.rows, value_of(&k, O_AFTER));
+            rows_list(&k.rows, page_get, &k);
         } else if (k.words.command->bit == NAMESPACES) {
             namespaces_run(&k);
         } else {
@@ -342,7 +300,6 @@ int cli_kv_main(int argc, char **argv)
     verb_close(&k.verb);
     buf_free(&k.input);
     buf_free(&k.body);
-    buf_free(&k.after);
-    buf_free(&k.scratch);
+    rows_free(&k.rows);
     return k.verb.rc;
 }

@@ -98,8 +98,7 @@ static void lock_run(struct lock *l)
     if (!verb_send(&l->verb, "POST", slice_of("/api/v1/locks"), buf_view(&l->body), VERB_CALL_MS, 200, 0)) return;
     if (!view_whole(l->verb.client.body, &whole) || !view_members(whole, names, &results, 1) || results.at == NULL ||
         !view_elements(results, result_each, l)) {
-        verb_say(&l->verb, "the answer has no results in it");
-        verb_fail(&l->verb, CLI_REFUSED);
+        verb_answer_wrong(&l->verb);
         return;
     }
     verb_flush(&l->verb);

@@ -3,13 +3,12 @@
 
 #include "base/clock.h"
 #include "base/uuid.h"
+#include "cli/rows.h"
 #include "cli/words.h"
 
 enum command_bit { SCHEDULE = 1, CANCEL = 2, GET = 4, LIST = 8, COUNT = 16 };
 
 enum option_place { O_DELAY, O_PAYLOAD, O_TXN, O_PARTITION, O_LIMIT, O_AFTER, O_PREFIX, OPTION_COUNT };
-
-enum { PAGE_ROWS = 1000 };
 
 static const char HELP[] =
     "Usage: queen timers schedule QUEUE KEY --delay-ms N [--payload JSON] [--partition NAME] [--txn ID]\n"
@@ -65,13 +64,11 @@ static const struct words_table TABLE = {
 struct timers {
     struct verb verb;
     struct words words;
-    uint64_t limit;
     struct buf input;
     struct buf path;
     struct buf body;
     struct buf after; /* as text */
-    struct buf scratch;
-    uint64_t rows;
+    struct rows rows;
 };
 
 static const char *value_of(const struct timers *t, enum option_place o)
@@ -79,21 +76,14 @@ static const char *value_of(const struct timers *t, enum option_place o)
     return t->words.value[o];
 }
 
-static bool answer_wrong(struct timers *t)
-{
-    verb_say(&t->verb, "the answer is not what it should be");
-    verb_fail(&t->verb, CLI_REFUSED);
-    return false;
-}
-
 /* Prints one answer; a false member of that name makes the exit code. */
 static bool element_print(struct timers *t, struct slice element, const char *name)
 {
     const char *const names[1] = {name};
     struct slice m = {0};
-    if (!view_members(element, names, &m, 1) || m.at == NULL) return answer_wrong(t);
+    if (!view_members(element, names, &m, 1) || m.at == NULL) return verb_answer_wrong(&t->verb);
     if (slice_is(m, "false")) verb_fail(&t->verb, CLI_NO);
-    verb_line(&t->scratch, element);
+    verb_line(&t->rows.scratch, element);
     return true;
 }
 
@@ -154,7 +144,7 @@ static void schedule_run(struct timers *t)
     if (!verb_send(&t->verb, "POST", slice_of("/api/v1/timers"), buf_view(b), VERB_CALL_MS, 200, 0)) return;
     if (!view_whole(t->verb.client.body, &whole) || !view_members(whole, names, &results, 1) || results.at == NULL ||
         !view_elements(results, result_each, t)) {
-        answer_wrong(t);
+        verb_answer_wrong(&t->verb);
         return;
     }
     verb_flush(&t->verb);
@@ -175,7 +165,7 @@ static void path_make(struct timers *t, const char *key)
 static bool path_call(struct timers *t, const char *method, struct slice *whole)
 {
     if (!verb_send(&t->verb, method, buf_view(&t->path), slice_of(""), VERB_CALL_MS, 200, 0)) return false;
-    return view_whole(t->verb.client.body, whole) || answer_wrong(t);
+    return view_whole(t->verb.client.body, whole) || verb_answer_wrong(&t->verb);
 }
 
 static void query_text(struct buf *b, const char *name, struct slice value)
@@ -196,56 +186,29 @@ static void one_run(struct timers *t)
     if (element_print(t, whole, cancel ? "ok" : count ? "count" : "found")) verb_flush(&t->verb);
 }
 
-static bool row_each(void *arg, struct slice row)
+static bool page_get(void *ctx, uint64_t count)
 {
-    struct timers *t = arg;
-    verb_line(&t->scratch, row);
-    t->rows++;
-    return true;
-}
-
-/* Prints a page and notes where the next begins. */
-static bool page_get(struct timers *t, uint64_t rows)
-{
-    static const char *const names[2] = {"rows", "nextAfter"};
+    struct timers *t = ctx;
     path_make(t, NULL);
-    buf_printf(&t->path, "?limit=%llu", (unsigned long long)rows);
+    buf_printf(&t->path, "?limit=%llu", (unsigned long long)count);
+    buf_clear(&t->after);
+    if (t->rows.after.len > 0) view_text(&t->after, buf_view(&t->rows.after));
     if (t->after.len > 0) query_text(&t->path, "&after=", buf_view(&t->after));
     struct slice whole;
-    struct slice m[2] = {{0}, {0}};
-    if (!path_call(t, "GET", &whole)) return false;
-    if (!view_members(whole, names, m, 2) || m[0].at == NULL || !view_elements(m[0], row_each, t)) return answer_wrong(t);
-    buf_clear(&t->after);
-    if (view_is_string(m[1])) view_text(&t->after, m[1]);
-    return verb_flush(&t->verb);
-}
-
-static void list_run(struct timers *t)
-{
-    if (value_of(t, O_AFTER) != NULL) buf_text(&t->after, value_of(t, O_AFTER));
-    do {
-        uint64_t left = t->limit - t->rows;
-        if (!page_get(t, left < PAGE_ROWS ? left : PAGE_ROWS)) return;
-    } while (t->after.len > 0 && t->rows < t->limit);
+    return path_call(t, "GET", &whole) && rows_page(&t->rows, &t->verb, whole);
 }
 
 /* ---- the command line ---- */
-
-static bool json_number(const char *text)
-{
-    struct slice value;
-    return (text[0] == '-' || (text[0] >= '0' && text[0] <= '9')) && view_whole(slice_of(text), &value);
-}
 
 /* Returns -1 to go on, else the exit code. */
 static int options_read(struct timers *t, int argc, char **argv)
 {
     int rc = words_read(&t->words, &t->verb, &TABLE, argc, argv);
     if (rc >= 0) return rc;
-    t->limit = UINT64_MAX;
-    if (!verb_number_given(&t->verb, "--limit", value_of(t, O_LIMIT), 1, INT64_MAX, &t->limit)) return CLI_USAGE;
+    t->rows.limit = UINT64_MAX;
+    if (!verb_number_given(&t->verb, "--limit", value_of(t, O_LIMIT), 1, INT64_MAX, &t->rows.limit)) return CLI_USAGE;
     const char *delay = value_of(t, O_DELAY);
-    if (t->words.command->bit == SCHEDULE && (delay == NULL || !json_number(delay))) {
+    if (t->words.command->bit == SCHEDULE && (delay == NULL || !verb_json_number(delay))) {
         verb_say(&t->verb, "when? --delay-ms takes milliseconds from now%s%s", delay == NULL ? "" : ", not ",
                  delay == NULL ? "" : delay);
         return CLI_USAGE;
@@ -266,7 +229,8 @@ int cli_timers_main(int argc, char **argv)
         if (t.words.command->bit == SCHEDULE) {
             schedule_run(&t);
         } else if (t.words.command->bit == LIST) {
-            list_run(&t);
+            rows_begin(&t.rows, value_of(&t, O_AFTER));
+            rows_list(&t.rows, page_get, &t);
         } else {
             one_run(&t);
         }
@@ -276,6 +240,6 @@ int cli_timers_main(int argc, char **argv)
     buf_free(&t.path);
     buf_free(&t.body);
     buf_free(&t.after);
-    buf_free(&t.scratch);
+    rows_free(&t.rows);
     return t.verb.rc;
 }
