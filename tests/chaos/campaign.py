@@ -27,9 +27,10 @@ class Campaign:
         self.problems = []
 
     def run(self, seconds):
-        client = self.cluster.client(f"{self.seed}/campaign")
         for workload in self.workloads:
+            client = self.cluster.client(f"{self.seed}/prepare", tenant=workload.tenant)
             workload.prepare(client)
+            client.close()
         for workload in self.workloads:
             workload.start()
         try:
@@ -37,7 +38,7 @@ class Campaign:
             self.nemesis.run(seconds)
             self.cluster.mend()
             for workload in self.workloads:
-                if hasattr(workload, "settle") and workload.name == "pipeline":
+                if isinstance(workload, PipelineWorkload):
                     workload.settle()
         except AssertionError as error:
             self.problems.append(str(error))
@@ -46,22 +47,23 @@ class Campaign:
         for workload in self.workloads:
             workload.stop()
         if not self.problems:
-            self.judge(client)
-        client.close()
+            self.judge()
         self.problems += self.cluster.problems
         for workload in self.workloads:
             self.problems += workload.problems
         return self.problems
 
-    def judge(self, client):
+    def judge(self):
         """On a calm cluster, with nobody else at work."""
         try:
             for workload in self.workloads:
-                if workload.name == "timers":
+                if isinstance(workload, TimersWorkload):
                     workload.settle()
             self.cluster.wait_equal()
             for workload in self.workloads:
-                workload.finish(client)
+                mine = self.cluster.client(f"{self.seed}/finish", tenant=workload.tenant)
+                workload.finish(mine)
+                mine.close()
             for node, code in self.cluster.unexpected_ends():
                 self.problems.append(f"node {node.number} ended by itself with {code}:\n{node.log_tail(40)}")
         except AssertionError as error:

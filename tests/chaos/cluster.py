@@ -26,9 +26,10 @@ FOREIGN = ("QUEEN_", "JWT_", "DEFAULT_", "POP_", "RETENTION_", "METRICS_")
 
 
 class NodeConn(Conn):
-    """One kept-alive connection to one node."""
+    """One kept-alive connection to one node. With `tenant`, all calls are of that tenant."""
 
-    def __init__(self, address, timeout):
+    def __init__(self, address, timeout, tenant=None):
+        self.extra = f"x-queen-tenant: {tenant}\r\n" if tenant else ""
         try:
             self.socket = socket.create_connection(address, timeout=min(CONNECT_S, timeout))
         except OSError as error:
@@ -40,13 +41,23 @@ class NodeConn(Conn):
     def timeout(self, seconds):
         self.socket.settimeout(seconds)
 
+    def call(self, method, path, body=b""):
+        if not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+        head = f"{method} {path} HTTP/1.1\r\nHost: q\r\n{self.extra}Content-Length: {len(body)}\r\n\r\n"
+        try:
+            self.socket.sendall(head.encode() + body)
+            return self.read_answer()
+        except OSError as error:
+            raise Gone(str(error)) from None
+
 
 class Client:
     """Looks like a Conn, and sends every call to another node than the one before. call() raises Gone when the answer was lost;
     a node that takes no connection is passed over, since nothing was sent. One thread."""
 
-    def __init__(self, cluster, seed, timeout=4.0):
-        self.cluster, self.timeout = cluster, timeout
+    def __init__(self, cluster, seed, timeout=4.0, tenant=None):
+        self.cluster, self.timeout, self.tenant = cluster, timeout, tenant
         self.rng = random.Random(f"{seed}")
         self.conns = {}
         self.asked = self.rng.randrange(64)  # the node asked last
@@ -62,7 +73,7 @@ class Client:
         conn = self.conns.get(node.number)
         if conn is None:
             try:
-                conn = self.conns[node.number] = NodeConn((node.address, HTTP_PORT), self.timeout)
+                conn = self.conns[node.number] = NodeConn((node.address, HTTP_PORT), self.timeout, self.tenant)
             except Gone:
                 return None
         return conn
@@ -172,10 +183,10 @@ class Node:
         assert self.wait_ready(timeout), f"node {self.number} is not ready (exit code {self.process.poll()}):\n{self.log_tail()}"
         return self
 
-    def ask(self, method, path, body=b"", timeout=3.0):
+    def ask(self, method, path, body=b"", timeout=3.0, tenant=None):
         """This node's answer: (status, parsed), or (None, None)."""
         try:
-            conn = NodeConn((self.address, HTTP_PORT), timeout)
+            conn = NodeConn((self.address, HTTP_PORT), timeout, tenant)
             try:
                 return conn.json(method, path, body)
             finally:
@@ -283,8 +294,8 @@ class Cluster:
         """What the load of tests/crash takes for a broker's connection."""
         return Client(self, random.random(), timeout)
 
-    def client(self, seed, timeout=4.0):
-        return Client(self, seed, timeout)
+    def client(self, seed, timeout=4.0, tenant=None):
+        return Client(self, seed, timeout, tenant)
 
     def leader(self, timeout=15.0):
         """The node that says it leads, of the highest term."""

@@ -126,8 +126,8 @@ def test_nodes_that_differ(calm, seed, monkeypatch):
     asked = []
     fetch = workload.fetch_lanes
 
-    def other(node, queue, lanes):
-        held = fetch(node, queue, lanes)
+    def other(node, queue, lanes, tenant):
+        held = fetch(node, queue, lanes, tenant)
         asked.append(node)
         if len(asked) > 1:
             other_payload(held, made)
@@ -135,6 +135,7 @@ def test_nodes_that_differ(calm, seed, monkeypatch):
 
     calm.members = [calm[1], calm[1]]
     monkeypatch.setattr(workload, "fetch_lanes", other)
+    monkeypatch.setattr(workload, "SAME_S", 0.1)
     made.finish(client)
     assert any("they differ" in p for p in made.problems), made.problems[:3]
 

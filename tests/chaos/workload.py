@@ -1,9 +1,13 @@
 """What all workloads have in common: threads with a client each, a list of problems, counts."""
 import random
 import threading
+import time
 from collections import Counter
 
 from cluster import Gone
+
+
+SAME_S = 5.0  # within so long a node that is up has applied what others have
 
 
 class Workload:
@@ -11,6 +15,7 @@ class Workload:
     with everything mended and its threads ended: it reads the cluster and judges the history."""
 
     name = "?"
+    tenant = None  # the default one
 
     def __init__(self, cluster, seed):
         self.cluster, self.seed = cluster, seed
@@ -40,7 +45,7 @@ class Workload:
 
     def start(self):
         for number, job in enumerate(self.jobs()):
-            client = self.cluster.client(f"{self.seed}/{self.name}/{number}/client")
+            client = self.cluster.client(f"{self.seed}/{self.name}/{number}/client", tenant=self.tenant)
             rng = random.Random(f"{self.seed}/{self.name}/{number}")
             self.threads.append(threading.Thread(target=self.guard, args=(job, client, rng), name=f"{self.name}-{number}", daemon=True))
         for thread in self.threads:
@@ -75,13 +80,13 @@ class Workload:
         return status, answer, lost
 
 
-def fetch_lanes(node, queue, lanes):
+def fetch_lanes(node, queue, lanes, tenant=None):
     """Every record of these lanes as this node holds them: {lane: [(offset, transaction id, payload, ts)]}."""
     found = {lane: [] for lane in lanes}
     todo = dict.fromkeys(lanes, 0)
     while todo:
         entries = [{"queue": queue, "partition": lane, "offset": offset, "maxBytes": 4 << 20} for lane, offset in todo.items()]
-        status, answer = node.ask("POST", "/api/v1/fetch", {"entries": entries}, timeout=20.0)
+        status, answer = node.ask("POST", "/api/v1/fetch", {"entries": entries}, timeout=20.0, tenant=tenant)
         assert status == 200, f"fetch of {queue} from node {node.number}: {status} {answer}"
         for entry in answer["entries"]:
             lane = entry["partition"]
@@ -98,13 +103,12 @@ def fetch_lanes(node, queue, lanes):
 
 
 def same_everywhere(workload, queue, lanes):
-    """What every member holds of these lanes; a problem for each difference. Returns the first node's."""
-    first = None
-    for node in workload.cluster.members:
-        found = fetch_lanes(node, queue, lanes)
-        if first is None:
-            first = found
-            continue
+    """What every member holds of these lanes; a problem for each difference that stays. Returns the first node's."""
+    first = fetch_lanes(workload.cluster.members[0], queue, lanes, workload.tenant)
+    for node in workload.cluster.members[1:]:
+        deadline = time.monotonic() + SAME_S
+        while (found := fetch_lanes(node, queue, lanes, workload.tenant)) != first and time.monotonic() < deadline:
+            time.sleep(0.2)
         for lane in lanes:
             if found[lane] != first[lane]:
                 at = next((i for i, (a, b) in enumerate(zip(found[lane], first[lane])) if a != b), min(len(found[lane]), len(first[lane])))

@@ -51,7 +51,8 @@ class LogWorkload(Workload):
             with self.lock:
                 self.number += 1
                 number = self.number
-            size = rng.randrange(4, 200) if rng.random() < 0.96 else rng.randrange(20000, 90000)
+            roll = rng.random()
+            size = rng.randrange(4, 200) if roll < 0.96 else rng.randrange(20000, 90000) if roll < 0.999 else rng.randrange(1 << 20, 3 << 20)
             items.append(Item(f"id-{number}", one or rng.choice(LANES), {"n": number, "pad": "x" * size}))
         return items
 
