@@ -318,6 +318,7 @@ static void test_entries_meet_an_open_reservation(void **state)
     append(3, 6, 2, 5, 1, &later, 1); /* cuts entry 3 and 4 */
     assert_int_equal(replica_last_index(me()), 3);
     for (int i = 0; i < 100000; i++) assert_int_equal(at[i], 'r');
+    rig_wait(now->rig, log_synced_index(me()->log) >= 4 && me()->raft.last_stored >= 2);
     turns(20);
     assert_int_equal(me()->raft.last_stored, 2); /* it is not in the log yet; the one it cuts counts for nothing */
     assert_int_equal(term_of(me(), 3), 6);
