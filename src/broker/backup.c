@@ -52,34 +52,72 @@ static void group_over(struct backup_group *g, const char *format, ...)
     pthread_mutex_unlock(&b->lock);
 }
 
-struct linking {
-    struct backup_group *g;
-    int code;
-};
-
-static bool segment_link(void *ctx, const struct files_entry *e)
+static void positions_put(struct positions *p, uint64_t pos)
 {
-    struct linking *k = ctx;
-    uint64_t first_pos;
-    char from[FILES_PATH_BYTES + 300], to[FILES_PATH_BYTES];
-    if (e->is_dir || !manifest_segment(e->name, &first_pos)) return true;
-    snprintf(from, sizeof from, "%s/log/%s", k->g->dir, e->name);
-    k->code = backup_group_path(k->g, "log", e->name, to) ? files_link(from, to) : ENAMETOOLONG;
-    if (k->code == ENOENT) k->code = 0; /* trimmed this very moment */
-    return k->code == 0;
+    if (p->count == p->cap) {
+        p->cap = p->cap == 0 ? 64 : p->cap * 2;
+        p->at = realloc(p->at, p->cap * sizeof *p->at);
+        must(p->at != NULL);
+    }
+    p->at[p->count++] = pos;
 }
 
-static int links_make(struct backup_group *g)
+bool positions_has(const struct positions *p, uint64_t pos)
+{
+    uint32_t low = 0, high = p->count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (p->at[middle] < pos)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < p->count && p->at[low] == pos;
+}
+
+static int segment_link(const struct backup_group *g, uint64_t first_pos)
+{
+    char name[32], from[FILES_PATH_BYTES + 64], to[FILES_PATH_BYTES];
+    snprintf(name, sizeof name, "%016" PRIx64 ".seg", first_pos);
+    snprintf(from, sizeof from, "%s/log/%s", g->dir, name);
+    return backup_group_path(g, "log", name, to) ? files_link(from, to) : ENAMETOOLONG;
+}
+
+static bool link_ahead(void *ctx, const struct files_entry *e)
+{
+    struct backup_group *g = ctx;
+    uint64_t first_pos;
+    if (!e->is_dir && manifest_segment(e->name, &first_pos) && segment_link(g, first_pos) == 0)
+        positions_put(&g->linked, first_pos);
+    return !atomic_load(&g->backups->cancelled);
+}
+
+/* On the backup's thread, so that a log of many files holds nobody up. What is trimmed while this goes on is sorted out later. */
+static bool links_begin(struct backup_group *g)
 {
     char log[FILES_PATH_BYTES + 8], top[FILES_PATH_BYTES], segments[FILES_PATH_BYTES];
-    if (!backup_group_path(g, NULL, NULL, top) || !backup_group_path(g, "log", NULL, segments)) return ENAMETOOLONG;
+    if (!backup_group_path(g, NULL, NULL, top) || !backup_group_path(g, "log", NULL, segments))
+        return backup_fail(g->backups, "%s: the path is too long", g->dir);
     snprintf(log, sizeof log, "%s/log", g->dir);
     int code = files_remove_tree(top);
     if (code == 0) code = files_make_dir(top);
     if (code == 0) code = files_make_dir(segments);
-    struct linking k = {.g = g};
-    if (code == 0) code = files_list(log, segment_link, &k);
-    return code != 0 ? code : k.code;
+    if (code == 0) code = files_list(log, link_ahead, g);
+    return code == 0 || backup_fail(g->backups, "%s: the log's files cannot be linked: %s", g->dir, strerror(code));
+}
+
+/* On the group's loop, where segments are trimmed: those the log has now are the state's. A file is given another use only after it was
+ * trimmed, and not when it has a second name by then: so the links of these are what they should be. */
+static int links_end(struct backup_group *g)
+{
+    struct log *log = replica_log(g->broker->replica);
+    uint64_t first_pos, end_pos;
+    for (uint64_t pos = 0; log_segment_next(log, pos, &first_pos, &end_pos); pos = end_pos) {
+        int code = positions_has(&g->linked, first_pos) ? 0 : segment_link(g, first_pos);
+        if (code != 0) return code;
+        positions_put(&g->kept, first_pos);
+    }
+    return 0;
 }
 
 static void checkpoint_done(void *ctx, struct store_mark mark, const char *error)
@@ -120,7 +158,7 @@ static void group_take(struct loop_timer *t)
         return;
     }
     char path[FILES_PATH_BYTES];
-    int code = links_make(g);
+    int code = links_end(g);
     if (code == 0 && !backup_group_path(g, "store", NULL, path)) code = ENAMETOOLONG;
     if (code != 0) {
         group_over(g, "%s: the log's files cannot be linked: %s", g->dir, strerror(code));
@@ -183,6 +221,13 @@ static void groups_begin(struct loop_task *t)
 
 /* ---- the thread ------------------------------------------------------------------------------------------------------ */
 
+static void group_free(struct backup_group *g)
+{
+    manifest_free(&g->manifest);
+    free(g->linked.at);
+    free(g->kept.at);
+}
+
 static void groups_clear(struct backups *b)
 {
     for (uint32_t i = 0; i < b->group_count; i++) {
@@ -190,7 +235,7 @@ static void groups_clear(struct backups *b)
         uint32_t number = g->number;
         char dir[FILES_PATH_BYTES];
         memcpy(dir, g->dir, sizeof dir);
-        manifest_free(&g->manifest);
+        group_free(g);
         *g = (struct backup_group){.backups = b, .number = number};
         memcpy(g->dir, dir, sizeof dir);
     }
@@ -276,7 +321,9 @@ static void *backup_thread(void *ctx)
     log_info("backup: to %s%s%s", b->order.dir, b->has_previous ? ", on top of " : "", b->order.previous);
     begun_tell(b, BACKUP_BEGUN, "");
     groups_clear(b);
-    bool good = states_take(b) && backup_copy(b);
+    bool good = true;
+    for (uint32_t i = 0; i < b->group_count && good; i++) good = links_begin(&b->groups[i]);
+    good = good && states_take(b) && backup_copy(b);
     backup_end(b, good);
     return NULL;
 }
@@ -374,7 +421,7 @@ void backups_free(struct backups *b)
     if (b == NULL) return;
     backups_stop(b);
     if (b->joinable) pthread_join(b->thread, NULL);
-    for (uint32_t i = 0; i < b->group_count; i++) manifest_free(&b->groups[i].manifest);
+    for (uint32_t i = 0; i < b->group_count; i++) group_free(&b->groups[i]);
     pthread_cond_destroy(&b->wake);
     pthread_mutex_destroy(&b->lock);
     free(b->groups);

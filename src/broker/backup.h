@@ -1,8 +1,8 @@
 /* Backups of a node that goes on serving.
  *
- *   order     the directory is looked at -> `begun` tells whether it begins
+ *   order     the directory is looked at -> `begun` tells whether it begins -> links of the log's segments to GROUP/backup
  *   state     a read in each group, so that everything answered before the order is in it -> what is applied goes to the store ->
- *             GROUP/backup: links of the log's segments, checkpoint of the store, in one turn of the group's loop
+ *             GROUP/backup: links of segments that are new since, checkpoint of the store, in one turn of the group's loop
  *   copy      files from GROUP/backup to DIR/group-<i>, each read once for its checksum: a hard link where DIR is on the same file
  *             system; else a link of the same file in the previous backup; else a copy
  *   end       DIR/BACKUP, by rename; GROUP/backup goes

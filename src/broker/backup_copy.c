@@ -277,6 +277,7 @@ static bool file_list(void *ctx, const struct files_entry *e)
     if (e->is_dir) return true;
     if (l->part == MANIFEST_LOG) {
         if (!manifest_segment(e->name, &first_pos) || first_pos >= m->log_end) return true; /* made ahead */
+        if (!positions_has(&l->g->kept, first_pos)) return true; /* trimmed before the state was taken */
         if (bytes > m->log_end - first_pos) bytes = m->log_end - first_pos;
     }
     l->good = manifest_add(m, l->part, e->name, bytes) ||

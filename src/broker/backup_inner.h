@@ -27,7 +27,12 @@ struct backup_group {
     int64_t give_up_us;
     bool over, good; /* under the lock */
     char error[BACKUP_ERROR_BYTES];
-    struct manifest manifest; /* without files */
+    struct manifest manifest; /* without files until they are copied */
+    /* Segments with a link in GROUP/backup, by position: those made on the thread beforehand, and all that belong to the state. */
+    struct positions {
+        uint64_t *at;
+        uint32_t count, cap;
+    } linked, kept;
 };
 
 struct backups {
@@ -55,6 +60,7 @@ struct backups {
 };
 
 bool backup_group_path(const struct backup_group *g, const char *a, const char *b, char out[FILES_PATH_BYTES]);
+bool positions_has(const struct positions *p, uint64_t pos);
 /* One line; false. */
 __attribute__((format(printf, 2, 3))) bool backup_fail(struct backups *b, const char *format, ...);
 

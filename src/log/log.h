@@ -88,6 +88,8 @@ bool log_covers(struct log *l, uint64_t first_pos, uint64_t end_pos);
  * the heads in between (100 ns each, 1 us when they left memory). The writer's thread. For who copies the log's files: their bytes below the
  * synced end never change, and a file that has a second name (hard link) stays as it is when it is trimmed. */
 enum log_status log_entry_end(struct log *l, uint64_t from, uint64_t index, uint64_t term, uint64_t *end);
+/* The first segment that begins at or behind `from`, sealed or not; those made ahead too. One that was trimmed is none any more. Any thread. */
+bool log_segment_next(struct log *l, uint64_t from, uint64_t *first_pos, uint64_t *end_pos);
 void log_idle(struct log *l); /* now and then from the writer: lets old images go */
 
 struct log_stats {

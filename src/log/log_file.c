@@ -279,6 +279,20 @@ static void read_done(struct log *l, struct segment *s)
     if (s->removed) pthread_cond_signal(&l->keeper_cond);
 }
 
+bool log_segment_next(struct log *l, uint64_t from, uint64_t *first_pos, uint64_t *end_pos)
+{
+    pthread_mutex_lock(&l->file_lock);
+    uint32_t n = segment_search(l, from);
+    while (n < l->segment_count && l->segments[n]->first_pos < from) n++;
+    const struct segment *s = n < l->segment_count ? l->segments[n] : NULL;
+    if (s != NULL) {
+        *first_pos = s->first_pos;
+        *end_pos = s->end_pos;
+    }
+    pthread_mutex_unlock(&l->file_lock);
+    return s != NULL;
+}
+
 bool sealed_next(struct log *l, uint64_t from, uint64_t *first_pos, uint64_t *end_pos)
 {
     const struct segment *s = NULL;
