@@ -110,6 +110,16 @@ class Client:
             self.drop()
             raise
 
+    def send_and_leave(self, method, path, body):
+        """The whole request, and the connection is closed before the answer comes."""
+        conn = self.next()
+        head = f"{method} {path} HTTP/1.1\r\nHost: q\r\n{conn.extra}Content-Length: {len(body)}\r\n\r\n"
+        try:
+            conn.socket.sendall(head.encode() + body)
+        except OSError:
+            pass
+        self.drop()
+
     def json(self, method, path, body=b"", timeout=None):
         status, answer = self.call(method, path, body, timeout)
         return status, json.loads(answer) if answer else None
@@ -249,6 +259,13 @@ class Node:
         with open(self.log_path, "rb") as f:
             f.seek(self.log_begin)
             return f.read().decode(errors="replace")
+
+    def log_count(self, words):
+        """How many lines of all its starts have these words."""
+        if not os.path.exists(self.log_path):
+            return 0
+        with open(self.log_path, encoding="utf-8", errors="replace") as f:
+            return sum(words in line for line in f)
 
     def log_tail(self, lines=25):
         with open(self.log_path, "rb") as f:

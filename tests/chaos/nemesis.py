@@ -322,4 +322,5 @@ class Nemesis:
             "first answer ms p50": round(ordered[len(ordered) // 2] * 1000) if ordered else None,
             "first answer ms worst": f"{round(worst[0] * 1000)} ({worst[1]})",
             "all ready ms worst": round(max(self.recoveries, default=0) * 1000),
+            "states fetched": sum(node.log_count("is in place") for node in self.cluster.nodes),
         }

@@ -8,6 +8,7 @@ from workload_log import LogWorkload
 
 SECONDS = 12
 LONG_SECONDS = 600
+KEEP_LITTLE = {"QUEEN_RAFT_KEEP_BYTES": "1048576"}  # nodes that were away have the state to fetch, now and then
 
 
 def run(campaign, seconds, tell):
@@ -26,11 +27,11 @@ def test_one_node(clusters, seed, tell):
 
 @pytest.mark.seconds(32)
 def test_three_nodes(clusters, seed, tell):
-    cluster = clusters(3).start()
+    cluster = clusters(3, env=KEEP_LITTLE).start()
     run(Campaign(cluster, seed, PROCESSES + LINKS + DISKS), LONG_SECONDS if ALL else SECONDS, tell)
 
 
 @pytest.mark.skipif(not ALL, reason="five nodes on one machine take their time: QUEEN_TEST_ALL=1")
 def test_five_nodes(clusters, seed, tell):
-    cluster = clusters(5).start()
+    cluster = clusters(5, env=KEEP_LITTLE).start()
     run(Campaign(cluster, seed, PROCESSES + LINKS + FIVE + DISKS), LONG_SECONDS, tell)

@@ -145,7 +145,10 @@ def test_pipeline(calm, seed, monkeypatch):
     made = workload_pipeline.PipelineWorkload(calm, seed)
     made.planted = ()
     client = worked(calm, made)
-    for queue in ("pipe-in", "pipe-mid", "pipe-out"):
+    for edit, want in ((lose, "lost ["), (double, "doubled ["), (foreign, "never set [")):
+        reported(workload_pipeline, made, client, monkeypatch, on(workload_pipeline.TIMED, edit), "timers of lane")
+        reported(workload_pipeline, made, client, monkeypatch, on(workload_pipeline.TIMED, edit), want)
+    for queue in ("pipe-in", "pipe-mid", "pipe-out", "pipe-side-a-1"):
         for edit, want in ((lose, "lost ["), (double, "doubled ["), (swap, "out of order")):
             reported(workload_pipeline, made, client, monkeypatch, on(queue, edit), f"{queue}/")
             reported(workload_pipeline, made, client, monkeypatch, on(queue, edit), want)

@@ -1,7 +1,9 @@
-"""Inputs through two stages of workers; a step is one transaction: ack, push, a counter, two twin keys, a mark that lets it happen once.
+"""Inputs through two stages of workers; a step is one transaction: an ack, pushes to four queues, a counter, two twin keys, a timer, and a
+mark that lets it happen once.
 
-Judged: every input has gone through once and in order; counters, twins and marks agree; nobody ever read one twin without the other.
-A step whose answer was lost is sent again, the same, to another node, and the answer tells what became of it."""
+Judged: every input has gone through once and in order, in every queue; its timers fired once; counters and twins agree; nobody ever read one
+twin without the other. A step whose answer was lost is sent again, the same, to another node, and the answer tells what became of it."""
+import base64
 import json
 import time
 
@@ -9,9 +11,15 @@ from workload import Workload, same_everywhere
 
 LANES = [f"lane-{i}" for i in range(6)]
 GROUP = "steps"
+SIDES = 3  # queues beside the next one
+TIMED = "pipe-timed"
 STAGES = {"a": ("pipe-in", "pipe-mid"), "b": ("pipe-mid", "pipe-out")}
 BACKLOG_MAX = 200
 LEASE_S = 3
+
+
+def side_queues(stage):
+    return [f"pipe-side-{stage}-{n}" for n in range(SIDES)]
 
 
 class PipelineWorkload(Workload):
@@ -76,26 +84,35 @@ class PipelineWorkload(Workload):
                 if message["partition"] not in lost and not self.step(stage, client, rng, message):
                     lost.add(message["partition"])
 
-    def body(self, stage, message):
+    def body(self, stage, rng, message):
         lane, n = message["data"]["lane"], message["data"]["n"]
-        push = {"queue": STAGES[stage][1], "partition": lane, "payload": message["data"]}
+        pushes = [{"queue": queue, "partition": lane, "payload": message["data"]} for queue in (STAGES[stage][1], *side_queues(stage))]
         kv = [{"op": "incr", "ns": "count", "key": f"{stage}.{lane}", "delta": 1, "forever": True},
               {"op": "put", "ns": "twin", "key": f"{stage}.{lane}.one", "value": n, "forever": True},
               {"op": "put", "ns": "twin", "key": f"{stage}.{lane}.two", "value": n, "forever": True}]  # fmt: skip
         if self.gate:
-            push["transactionId"] = f"{stage}-{lane}-{n}"
+            for push in pushes:
+                push["transactionId"] = f"{stage}-{lane}-{n}"
             kv.append({"op": "putIfAbsent", "ns": "once", "key": f"{stage}.{lane}.{n}", "value": 1, "forever": True, "required": True})
         ack = {"type": "ack", "transactionId": message["transactionId"], "partitionId": message["partitionId"], "consumerGroup": GROUP,
                "leaseId": message["leaseId"], "status": "completed"}  # fmt: skip
-        return json.dumps({"operations": [ack, {"type": "push", "items": [push]}], "kv": kv}).encode()
+        name = f"{stage}-{lane}-{n}"
+        timer = {"op": "schedule", "queue": TIMED, "partition": lane, "timerKey": name, "txn": name, "delayMs": round(rng.uniform(0, 800), 3),
+                 "payload": base64.b64encode(json.dumps(message["data"]).encode()).decode()}  # fmt: skip
+        return json.dumps({"operations": [ack, {"type": "push", "items": pushes}], "kv": kv, "timers": [timer]}).encode()
 
     def step(self, stage, client, rng, message):
         """False: the lane is no longer ours."""
         if rng.random() < 0.01:
             self.count("workers gone")  # the lease runs out
             return False
-        body = self.body(stage, message)
+        body = self.body(stage, rng, message)
+        blind = rng.random() < 0.02
+        if blind:
+            client.send_and_leave("POST", "/api/v1/transaction", body)
+            self.count("answers not awaited")
         status, answer, lost = self.answered(client, "POST", "/api/v1/transaction", body)
+        lost += blind
         if status != 200:
             self.problem(f"transaction answered {status} {answer}")
             return False
@@ -148,10 +165,18 @@ class PipelineWorkload(Workload):
         deadline = time.monotonic() + seconds
         while self.passed < sum(self.fed.values()) and time.monotonic() < deadline:
             time.sleep(0.1)
-        time.sleep(0.5)
+        client = self.cluster.client("settle", tenant=self.tenant)
+        while time.monotonic() < deadline:
+            status, answer, _ = client.insist("GET", f"/api/v1/timers/{TIMED}?mode=count&prefix=a-")
+            status, more, _ = client.insist("GET", f"/api/v1/timers/{TIMED}?mode=count&prefix=b-")
+            if answer["count"] == more["count"] == 0:
+                break
+            time.sleep(0.1)
+        client.close()
 
     def finish(self, client):
-        for queue, prefix in (("pipe-in", "in"), ("pipe-mid", "a"), ("pipe-out", "b")):
+        self.check_timers()
+        for queue in ("pipe-in", "pipe-mid", "pipe-out", *side_queues("a"), *side_queues("b")):
             held = same_everywhere(self, queue, LANES)
             for lane in LANES:
                 numbers = [r[2]["n"] for r in held[lane]]
@@ -160,6 +185,18 @@ class PipelineWorkload(Workload):
                     missing = sorted(set(range(self.fed[lane])) - set(numbers))[:10]
                     self.problem(f"{queue}/{lane}: {len(numbers)} of {self.fed[lane]} inputs; doubled {doubled}, lost {missing}"
                                  + ("" if doubled or missing else f", out of order: {numbers[:60]}"))  # fmt: skip
+        self.check_keys(client)
+
+    def check_timers(self):
+        held = same_everywhere(self, TIMED, LANES)
+        for lane in LANES:
+            fired = [r[1] for r in held[lane]]
+            wanted = {f"{stage}-{lane}-{n}" for stage in STAGES for n in range(self.fed[lane])}
+            if len(fired) != len(set(fired)) or set(fired) != wanted:
+                doubled = sorted({name for name in fired if fired.count(name) > 1})[:10]
+                self.problem(f"timers of {lane}: doubled {doubled}, lost {sorted(wanted - set(fired))[:10]}, never set {sorted(set(fired) - wanted)[:10]}")
+
+    def check_keys(self, client):
         for stage in STAGES:
             for lane in LANES:
                 if not self.fed[lane]:
