@@ -17,8 +17,8 @@ static const struct {
     [FAULT_DRIFT] = {"drift", 2, 5, true},         [FAULT_SLOW_DISK] = {"slow-disk", 3, 6, true},
     [FAULT_FAIL_SYNC] = {"fail-sync", 1, 5, true}, [FAULT_FULL] = {"full", 2, 4, true},
     [FAULT_FLIP] = {"flip", 2, 3, true},           [FAULT_TRANSFER] = {"transfer", 1, 5, false},
-    [FAULT_WIPE] = {"wipe", 1, 0, false},          [FAULT_ADD] = {"add", 1, 0, false},
-    [FAULT_PROMOTE] = {"promote", 1, 0, false},    [FAULT_REMOVE] = {"remove", 1, 0, false},
+    [FAULT_WIPE] = {"wipe", 2, 0, false},          [FAULT_GROW] = {"grow", 1, 0, false},
+    [FAULT_REMOVE] = {"remove", 1, 0, false},
 };
 
 static enum fault_kind kind_pick(struct rng *r, bool alone)
@@ -117,6 +117,27 @@ static void fault_add(struct schedule *s, const struct fault *f)
     s->count++;
 }
 
+/* Changes of the members, and disks that are emptied: at most one node of the first boot goes. An emptied voter does harm when a majority
+ * without the entries it had can be made: so often another voter is behind just then, and the leader is cut off behind it. */
+static void changes_make(struct schedule *s, struct rng *r, int64_t from_us, int64_t to_us)
+{
+    uint32_t nodes = s->nodes, victim = 1 + (uint32_t)rng_below(r, nodes);
+    int64_t at_us = rng_span(r, from_us, to_us - 120000000);
+    if (rng_chance(r, 350)) {
+        struct fault wipe = {.kind = FAULT_WIPE, .at_us = at_us, .n = {victim, rng_span(r, 15000, 60000)}};
+        struct fault behind = {.kind = FAULT_ISOLATE, .at_us = at_us - 4000000, .n = {victim % nodes + 1, 4100}};
+        struct fault leader = {.kind = FAULT_ISOLATE, .at_us = at_us + 20000, .n = {0, rng_span(r, 3000, 14000)}};
+        fault_add(s, &wipe);
+        if (rng_chance(r, 800)) fault_add(s, &behind);
+        if (rng_chance(r, 800)) fault_add(s, &leader);
+    } else if (rng_chance(r, 300)) {
+        fault_add(s, &(struct fault){.kind = FAULT_GROW, .at_us = at_us, .n = {nodes + 1}});
+        if (rng_chance(r, 600))
+            fault_add(s,
+                      &(struct fault){.kind = FAULT_REMOVE, .at_us = at_us + rng_span(r, 20000000, 110000000), .n = {victim}});
+    }
+}
+
 void schedule_make(struct schedule *s, uint64_t seed, uint32_t nodes, bool alone, int64_t minutes)
 {
     *s = (struct schedule){.nodes = nodes, .alone = alone, .minutes = minutes};
@@ -133,6 +154,7 @@ void schedule_make(struct schedule *s, uint64_t seed, uint32_t nodes, bool alone
         fault_fill(&f, &r, nodes);
         fault_add(s, &f);
     }
+    if (!alone) changes_make(s, &r, from_us, to_us);
 }
 
 void schedule_print(const struct schedule *s, FILE *to)
@@ -336,11 +358,8 @@ static void happen_begin(struct happening *h)
     case FAULT_TRANSFER:
         members_transfer(a);
         return;
-    case FAULT_ADD:
-        members_add(a);
-        return;
-    case FAULT_PROMOTE:
-        members_promote(a);
+    case FAULT_GROW:
+        members_grow(a);
         return;
     case FAULT_REMOVE:
         members_remove(a);
@@ -351,6 +370,7 @@ static void happen_begin(struct happening *h)
         sim_log_wiped(n);
         sim_store_wiped(n);
         n->wiped = true;
+        members_replace(n->id, f->n[1] * 1000);
         return;
     default:
         return;

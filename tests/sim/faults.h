@@ -28,10 +28,9 @@ enum fault_kind {
     FAULT_FULL,      /* node, ms */
     FAULT_FLIP,      /* node, ms until it is mended: a bit of its log while it is down */
     FAULT_TRANSFER,  /* to node */
-    FAULT_WIPE,      /* node: its disk is emptied while it is down */
-    FAULT_ADD,       /* node: joins as a learner */
-    FAULT_PROMOTE,   /* node */
-    FAULT_REMOVE,    /* node */
+    FAULT_WIPE,      /* node, ms until it is replaced: its disk is emptied while it is down */
+    FAULT_GROW,      /* a node that joins */
+    FAULT_REMOVE,    /* node, for good */
     FAULT_KINDS
 };
 
@@ -55,10 +54,11 @@ bool schedule_read(struct schedule *s, FILE *from);
 void schedule_start(const struct schedule *s); /* its faults happen from here on */
 void faults_heal(void);                        /* what they left behind is mended */
 
-/* members.c: changes of the members, and nodes that have to be replaced. */
-bool members_add(uint32_t node);
-bool members_promote(uint32_t node);
+/* members.c: changes of the members. false: one of that node is under way. */
+bool members_grow(uint32_t node);
+bool members_replace(uint32_t node, int64_t in_us);
 bool members_remove(uint32_t node);
-bool members_transfer(uint32_t to);
+bool members_idle(void);
+void members_transfer(uint32_t to);
 
 #endif

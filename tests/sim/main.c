@@ -86,7 +86,7 @@ static bool all_up(void)
 {
     for (uint32_t i = 1; i <= SIM_NODES_MAX; i++) {
         const struct sim_node *n = &sim.nodes[i];
-        if (n->boots > 0 && !n->removed && !n->refused && (!n->up || n->broker == NULL)) return false;
+        if (n->boots > 0 && !n->removed && (!n->up || n->broker == NULL)) return false;
     }
     return sim_leader() != NULL;
 }
@@ -123,6 +123,8 @@ static void run(const struct schedule *s, uint64_t seed)
     clocks_mend();
     sim.calm = true;
     work_stopping = true;
+    if (!wait_for(members_idle, 2 * SETTLE_US))
+        sim_fail("a change of the members is not made two minutes after all faults are over");
     if (!wait_for(all_up, SETTLE_US)) sim_fail("no leader, or a node does not come up, a minute after all faults are over");
     if (!wait_for(work_idle, SETTLE_US)) sim_fail("a call is not answered a minute after all faults are over");
     work_is_calm = true;

@@ -90,7 +90,7 @@ struct sim_disk {
 
 struct sim_node {
     uint32_t id; /* 1.. */
-    bool up, stopping, paused, wiped, refused, removed, damaged, waits_for_swap;
+    bool up, stopping, paused, wiped, refused, removed, damaged, joins, waits_for_swap;
     uint64_t life; /* grows with every end */
     uint64_t boots;
     struct sim_disk disk;
@@ -223,6 +223,7 @@ void sim_node_boot_at(struct sim_node *n, int64_t at_us);
 void sim_node_stop(struct sim_node *n, int64_t down_us); /* graceful; starts again after it */
 void sim_node_ended(struct sim_node *n, enum sim_end how, int code);
 void sim_cluster_heal(void);
-struct sim_node *sim_leader(void); /* a node that leads, or NULL */
+struct node *sim_node_host(struct sim_node *n); /* NULL: not open */
+struct sim_node *sim_leader(void);              /* a node that leads, or NULL */
 
 #endif

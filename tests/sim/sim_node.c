@@ -42,8 +42,8 @@ static void config_of(struct sim_node *n, struct config *c)
     c->raft_port = (uint16_t)(7000 + n->id);
     snprintf(c->advertise_raft, sizeof c->advertise_raft, "127.0.0.1:%u", 7000 + n->id);
     snprintf(c->advertise_http, sizeof c->advertise_http, "127.0.0.1:%u", 8000 + n->id);
-    c->join = n->id > sim.node_count;
-    if (c->join) snprintf(c->raft_host, sizeof c->raft_host, "127.0.0.1");
+    c->join = n->joins;
+    if (c->join) return;
     for (uint32_t i = 1; i <= sim.node_count; i++) {
         struct config_peer *p = &c->peers[c->peer_count++];
         p->id = i;
@@ -148,7 +148,7 @@ static void stopped(void *ctx)
 
 static void stop_begin(struct sim_node *n)
 {
-    if (n->stopping || n->broker == NULL) return;
+    if (n->stopping || (n->broker == NULL && hosts[n->id].node == NULL)) return;
     n->stopping = true;
     if (alone) {
         broker_stop(n->broker, stopped, n);
@@ -178,11 +178,8 @@ static void close_all(struct sim_node *n)
 
 void sim_turn_done(struct sim_node *n)
 {
-    if (n->broker == NULL) {
-        if (hosts[n->id].node != NULL) n->broker = node_group(hosts[n->id].node, 0);
-        return;
-    }
-    check_turn(n);
+    if (n->broker == NULL && hosts[n->id].node != NULL) n->broker = node_group(hosts[n->id].node, 0);
+    if (n->broker != NULL) check_turn(n);
     if (!n->waits_for_swap) return;
     n->waits_for_swap = false;
     close_all(n);
@@ -231,6 +228,11 @@ void sim_cluster_start(uint32_t nodes, bool one_alone)
     base.heartbeat_ms = lan ? 50 : 100;
     base.durable_every_ms = (uint32_t)rng_span(&r, 500, 4000);
     for (uint32_t i = 1; i <= nodes; i++) sim_node_boot_at(&sim.nodes[i], sim.now_us + rng_span(&r, 0, 300000));
+}
+
+struct node *sim_node_host(struct sim_node *n)
+{
+    return hosts[n->id].node;
 }
 
 void sim_cluster_heal(void)
