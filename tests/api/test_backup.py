@@ -149,7 +149,8 @@ def test_on_the_same_file_system_files_are_links(own_broker, tmp_path):
     if os.stat(tmp_path).st_dev != os.stat(broker.data_dir).st_dev:
         pytest.skip("the test's directories are on two file systems")
     backup(broker, tmp_path / "one")
-    sealed = segments(tmp_path / "one")[:-1]
+    here = set(os.listdir(os.path.join(broker.data_dir, "log")))
+    sealed = [n for n in segments(tmp_path / "one")[:-1] if os.path.basename(n) in here]  # the first one holds nothing wanted
     assert len(sealed) >= 4
     for name in sealed:
         live = os.path.join(broker.data_dir, "log", os.path.basename(name))
