@@ -181,14 +181,6 @@ bool node_http_of(struct node *n, uint64_t id, char out[NODE_ADDRESS_BYTES])
     return found;
 }
 
-uint64_t node_leader(struct node *n, uint32_t group)
-{
-    pthread_mutex_lock(&n->lock);
-    uint64_t leader = n->leaders[group];
-    pthread_mutex_unlock(&n->lock);
-    return leader;
-}
-
 /* ---- looks -------------------------------------------------------------------------------------------------------- */
 
 static void group_look(struct node_group *g, struct replica *r)
@@ -217,7 +209,6 @@ static void view_take(struct node *n)
     n->view.leader = first->leader;
     n->view.count = first->now.count;
     for (uint32_t i = 0; i < first->now.count; i++) node_member_read(&first->now.at[i], &n->view.at[i]);
-    for (uint32_t g = 0; g < n->group_count; g++) n->leaders[g] = n->groups[g].leader;
     pthread_mutex_unlock(&n->lock);
 }
 

@@ -86,8 +86,6 @@ struct node_members {
 void node_members(struct node *n, struct node_members *out);
 /* Where that member's HTTP edge is. False: not a member. */
 bool node_http_of(struct node *n, uint64_t id, char out[NODE_ADDRESS_BYTES]);
-/* The leader of a group as of a moment ago, 0 = none known. */
-uint64_t node_leader(struct node *n, uint32_t group);
 
 /* ---- questions to other nodes */
 

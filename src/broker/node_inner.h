@@ -122,7 +122,6 @@ struct node {
 
     pthread_mutex_t lock; /* view */
     struct node_members view;
-    uint64_t leaders[CONFIG_GROUPS_MAX];
 
     struct node_asked *asked;
     uint64_t ask_numbers;

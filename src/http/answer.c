@@ -54,9 +54,10 @@ void answer_name_too_long(struct request *r)
 
 bool answer_leader_known(struct request *r, char http[NODE_ADDRESS_BYTES])
 {
-    struct node *n = r->http->node;
-    uint64_t leader = n == NULL ? 0 : node_leader(n, r->group);
-    return leader != 0 && leader != node_id(n) && node_http_of(n, leader, http);
+    struct broker_health h;
+    if (r->broker == NULL) return false;
+    broker_health(r->broker, &h);
+    return !h.leader && h.leader_id != 0 && node_http_of(r->http->node, h.leader_id, http);
 }
 
 /* Nobody took it, so nothing happened. With a leader somewhere else it is worth asking there, or here again. */

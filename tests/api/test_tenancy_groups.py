@@ -135,6 +135,10 @@ def test_dead_letters_groups_and_fetch_stay_with_their_tenant(broker_of_groups, 
     assert len(letters) == 1
     assert two.get("/api/v1/dlq?queue=" + queue).expect(200).json["messages"] == []
     assert two.post("/api/v1/dlq/%s/replay" % letters[0]["id"]).status == 404
+    lists = [json.dumps(t.get("/api/v1/consumer-groups").expect(200).json) for t in (one, two)]
+    assert ['"g"' in text for text in lists] == [True, False]
+    two.delete("/api/v1/consumer-groups/g")
+    assert '"g"' in json.dumps(one.get("/api/v1/consumer-groups").expect(200).json)
     entry = {"entries": [{"queue": queue, "partition": "p", "offset": 0}]}
     records = [t.post("/api/v1/fetch", entry).expect(200).json["entries"][0]["records"] for t in (one, two)]
     assert [len(r) for r in records] == [2, 2]
