@@ -1,7 +1,8 @@
 /* An entry applied: results go to their calls, calls go home.
  *
  *   the replica's apply -> engine_apply -> sink: arena and result per slot, lanes that became ready
- *                       -> slots settled in order: writes are done; pops get their bytes, or park again, or hand back
+ *                       -> slots settled in order: writes are done; pops get their bytes, or wait for them (cold.c), or park
+ *                          again, or hand back
  *                       -> a committed step's next: as a pop; with nothing to claim it goes on as a long poll
  *                       -> reads that wait for appends are marked (watch.c)
  *   turn's end          -> calls_go_home: one chain and one task per home loop; on the group's own loop `done` is called there
@@ -93,14 +94,14 @@ void calls_go_home(struct broker *b)
 
 /* ---- payload bytes ------------------------------------------------------------------------------------------------ */
 
-static void damage_say(struct broker *b, uint64_t where, uint32_t bytes, const char *what)
+void damage_say(struct broker *b, uint64_t where, uint32_t bytes, const char *what)
 {
     if (!logger_every(&b->damage_said_us, 1000000)) return;
     log_error("payload at log position %llu (%u bytes, segment file %016llx.seg) cannot be delivered: %s",
               (unsigned long long)where, bytes, (unsigned long long)(where & ~(b->config.segment_bytes - 1)), what);
 }
 
-/* The only place where the group thread may wait for the disk. */
+/* For reads (CALL_READ): the group thread waits for the disk. */
 static bool piece_read_cold(struct broker *b, struct arena *arena, const struct delivery_piece *d, struct slice *block)
 {
     char *at = arena_get(arena, d->block_bytes);
@@ -116,15 +117,20 @@ static bool piece_read_cold(struct broker *b, struct arena *arena, const struct 
     return true;
 }
 
+bool piece_take(struct broker *b, const struct delivery_piece *d, struct slice block, struct call_piece *out)
+{
+    if (push_group_of(block, &out->group) && d->item0 + d->count <= out->group.item_count) return true;
+    damage_say(b, d->where, d->block_bytes, "not a push group");
+    return false;
+}
+
 bool broker_piece_load(struct broker *b, struct arena *arena, const struct delivery_piece *d, struct call_piece *out)
 {
     struct slice block;
     *out = (struct call_piece){0};
     out->pinned = log_view(replica_log(b->replica), d->where, d->block_bytes, &block, &out->pin);
     if (!out->pinned && !piece_read_cold(b, arena, d, &block)) return false;
-    if (push_group_of(block, &out->group) && d->item0 + d->count <= out->group.item_count) return true;
-    damage_say(b, d->where, d->block_bytes, "not a push group");
-    return false;
+    return piece_take(b, d, block, out);
 }
 
 void broker_piece_release(struct broker *b, struct call_piece *p)
@@ -133,19 +139,31 @@ void broker_piece_release(struct broker *b, struct call_piece *p)
     p->pinned = false;
 }
 
-static bool pieces_load(struct broker *b, struct call *c)
+/* False: the call waits for them. */
+static bool pieces_load(struct broker *b, struct call *c, bool *good)
 {
+    *good = true;
     if (c->remote != NULL) return true; /* delivered where it came from */
-    uint32_t total = 0, at = 0;
+    uint32_t total = 0, at = 0, cold = 0;
+    uint64_t cold_bytes = 0;
     for (uint32_t i = 0; i < c->result.pop.count; i++) total += c->result.pop.claims[i].piece_count;
     c->pieces = arena_zero(&c->arena, (total + 1) * sizeof c->pieces[0]);
-    bool good = true;
-    for (uint32_t i = 0; good && i < c->result.pop.count; i++) {
+    for (uint32_t i = 0; *good && i < c->result.pop.count; i++) {
         const struct claim *claim = &c->result.pop.claims[i];
-        for (uint32_t k = 0; good && k < claim->piece_count; k++)
-            good = broker_piece_load(b, &c->arena, &claim->pieces[k], &c->pieces[at++]);
+        for (uint32_t k = 0; *good && k < claim->piece_count; k++) {
+            const struct delivery_piece *d = &claim->pieces[k];
+            struct call_piece *out = &c->pieces[at++];
+            struct slice block;
+            out->pinned = log_view(replica_log(b->replica), d->where, d->block_bytes, &block, &out->pin);
+            if (out->pinned) {
+                *good = piece_take(b, d, block, out);
+            } else {
+                cold++;
+                cold_bytes += d->block_bytes;
+            }
+        }
     }
-    return good;
+    return !*good || cold == 0 || cold_load(b, c, cold, cold_bytes);
 }
 
 void broker_pieces_release(struct broker *b, struct call *c)
@@ -155,6 +173,7 @@ void broker_pieces_release(struct broker *b, struct call *c)
     for (uint32_t i = 0; i < c->result.pop.count; i++) {
         for (uint32_t k = 0; k < c->result.pop.claims[i].piece_count; k++, at++) {
             if (c->pieces[at].pinned) log_unpin(replica_log(b->replica), c->pieces[at].pin);
+            if (c->pieces[at].range != NULL) cold_range_drop(c->pieces[at].range);
         }
     }
     c->pieces = NULL;
@@ -218,15 +237,15 @@ static void sink_appended(void *ctx, uint32_t partition_number)
 
 /* ---- settling ----------------------------------------------------------------------------------------------------- */
 
-static void claims_hand_back(struct broker *b, const struct call *c)
+void claims_hand_back(struct broker *b, const struct call *c)
 {
     if (c->result.pop.count > 0 && !c->pop.auto_ack) internal_claim_return(b, c->pop.lease_id);
 }
 
 /* The batch goes to its caller with its bytes at hand, or its claims go back. */
-static void pop_deliver(struct broker *b, struct call *c)
+void pop_loaded(struct broker *b, struct call *c, bool good)
 {
-    if (pieces_load(b, c)) {
+    if (good) {
         pop_lag_count(b, c);
         call_finish(b, c, CALL_OK);
         return;
@@ -234,6 +253,12 @@ static void pop_deliver(struct broker *b, struct call *c)
     broker_pieces_release(b, c);
     claims_hand_back(b, c);
     call_finish(b, c, CALL_DAMAGED);
+}
+
+static void pop_deliver(struct broker *b, struct call *c)
+{
+    bool good;
+    if (pieces_load(b, c, &good)) pop_loaded(b, c, good);
 }
 
 static void pop_park(struct broker *b, struct call *c)

@@ -401,6 +401,7 @@ struct broker *broker_open(const struct config *config, const struct broker_plac
     b->engine = engine_new(&eo);
     if (!state_load(b, &mark, exit_code, error)) goto fail;
     keeper_start(b, &mark);
+    cold_start(b);
     b->replay_said_us = clock_mono_us(); /* the first line after a second */
     b->housekeeping = true;
     loop_hook_add(group_loop, &b->hook);
@@ -426,6 +427,7 @@ void broker_close(struct broker *b)
         parked_free(b);
         watch_free(b);
         pop_lag_free(b);
+        cold_free(b);
         replica_close(b->replica);
     }
     if (b->store != NULL) store_close(b->store);
@@ -465,7 +467,7 @@ static void counter_publish(atomic_uint_fast64_t *cell, uint64_t value)
 static void stop_turn(struct broker *b)
 {
     if (!b->stopping) return;
-    bool idle = dispatch_hopeless(b) || (b->flight_count == 0 && b->cluster.forwarded.count == 0 &&
+    bool idle = dispatch_hopeless(b) || (b->flight_count == 0 && b->cluster.forwarded.count == 0 && b->cold.calls.count == 0 &&
                                          (!b->leading || (b->queued.count == 0 && b->internal_count == 0)));
     bool late = b->mono_us - b->stop_began_us >= STOP_ALL_US;
     if (!late && (!idle || !keeper_settled(b))) return;

@@ -12,9 +12,10 @@
  *   IDLE -> QUEUED (inbox) -> PROPOSED (in an entry) -> DONE
  *                          -> PARKED (long poll, nothing to claim) -> PROPOSED -> PARKED ... -> DONE
  *   a step with `next`     -> PROPOSED -> [committed, nothing to claim] PARKED -> PROPOSED ... -> DONE
+ *   what was claimed left memory: PROPOSED -> READING (a thread reads it from disk) -> DONE
  *   a read                 -> WAITING (nothing to answer yet) -> runs again -> WAITING ... -> DONE
- *   broker_cancel: the client is gone. A queued, parked or waiting call is done at once (CALL_CANCELLED); the claims of a proposed pop,
- *   or of a step's next, are handed back (COMMAND_CLAIM_RETURN) when its entry has applied, then done. `done` runs exactly once for
+ *   broker_cancel: the client is gone. A queued, parked, reading or waiting call is done at once (CALL_CANCELLED); the claims of a proposed
+ *   pop, or of a step's next, are handed back (COMMAND_CLAIM_RETURN) when its entry has applied, then done. `done` runs exactly once for
  *   every submitted call, on its home loop, also at shutdown.
  *
  * Deadlines: at deadline_us a queued or parked pop is answered empty, a read runs a last time, a queued write is CALL_TIMEOUT; a proposed
@@ -71,11 +72,15 @@ enum call_outcome {
     CALL_DAMAGED,      /* 500 internal: a payload could not be read back (logged with its place) */
 };
 
-/* A delivered piece with its bytes at hand: the push group's block (memory of the log, pinned, or a copy from disk). */
+struct cold_range;
+struct cold_read;
+
+/* A delivered piece with its bytes at hand: the push group's block (memory of the log, pinned, or read from disk). */
 struct call_piece {
     struct push_group group;
     struct log_pin pin;
     bool pinned;
+    struct cold_range *range; /* of a cold read */
 };
 
 struct call {
@@ -127,6 +132,7 @@ struct call {
     struct group_wait *group;
     struct lane_wait *lane;
     struct flight *flight;
+    struct cold_read *reading;
     struct watch *watches;
     uint32_t watch_count;
     uint64_t arrival;

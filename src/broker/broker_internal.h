@@ -3,6 +3,7 @@
  *   inbox.c       calls arrive, wait, time out, are cancelled
  *   batch.c       queued calls become one entry: gathered, copied into the log's memory, submitted
  *   parked.c      parked callers: who waits on which lanes, who is woken
+ *   cold.c        pops whose payload bytes are read from disk
  *   answer.c      an entry applied: results to calls, payload bytes pinned, answers sent home in chains
  *   dispatch.c    where a call can be answered: here, by the leader, or nowhere yet
  *   forward.c     calls that the leader works on for this node
@@ -25,6 +26,7 @@
 #include "base/limits.h"
 #include "base/must.h"
 #include "broker/broker.h"
+#include "broker/cold.h"
 #include "broker/hash_table.h"
 #include "broker/snapshot.h"
 #include "broker/stamp.h"
@@ -54,8 +56,9 @@ enum {
     CACHE_AGE_US = 10000000, /* log images not used for so long leave memory */
 };
 
-/* IDLE -> ARRIVED -> QUEUED -> PROPOSED -> DONE, pops also through PARKED, reads through WAITING. With several nodes also: HELD (no leader
- * to be had), FORWARDED -> PROPOSED (its entry is being applied here), reads through ASKING. A call is in at most one list (c->list). */
+/* IDLE -> ARRIVED -> QUEUED -> PROPOSED -> DONE, pops also through PARKED and, behind PROPOSED, READING, reads through WAITING. With
+ * several nodes also: HELD (no leader to be had), FORWARDED -> PROPOSED (its entry is being applied here), reads through ASKING. A call
+ * is in at most one list (c->list). */
 enum call_state {
     CALL_STATE_IDLE,
     CALL_STATE_COMING, /* submitted on another loop, the task is on its way */
@@ -67,6 +70,7 @@ enum call_state {
     CALL_STATE_FORWARDED,
     CALL_STATE_ASKING,
     CALL_STATE_PROPOSED,
+    CALL_STATE_READING,
     CALL_STATE_DONE,
 };
 
@@ -192,6 +196,16 @@ struct watching {
     uint32_t *appended;      /* lanes the entry being applied appended to, while anybody watches */
     uint32_t appended_count, appended_cap;
     bool appended_all; /* more than APPENDS_KEPT_MAX */
+};
+
+/* Jobs by arrival; the first ones are given to the readers. */
+struct cold_reads {
+    struct cold_cache *cache;
+    struct cold_reader *reader;
+    struct cold_read *first, *last, *waiting; /* waiting: the first one that is not given */
+    uint32_t given_count;
+    uint64_t given_bytes;
+    struct call_list calls;
 };
 
 struct queue_lag;
@@ -340,6 +354,7 @@ struct broker {
     struct home homes[HOMES_MAX];
     uint32_t home_count;
     struct keeper keeper;
+    struct cold_reads cold;
     struct disk_guard guard;
     struct cluster cluster;
     struct snapshots *snapshots; /* NULL: alone */
@@ -503,6 +518,11 @@ void entry_apply(void *ctx, uint64_t index, uint64_t term, uint64_t pos, struct 
 void call_finish(struct broker *b, struct call *c, enum call_outcome outcome);
 void call_finish_empty(struct broker *b, struct call *c);
 void calls_go_home(struct broker *b);
+bool piece_take(struct broker *b, const struct delivery_piece *d, struct slice block,
+                struct call_piece *out); /* false: damaged */
+void damage_say(struct broker *b, uint64_t where, uint32_t bytes, const char *what);
+void pop_loaded(struct broker *b, struct call *c, bool good); /* its bytes are there, or it is damaged */
+void claims_hand_back(struct broker *b, const struct call *c);
 
 /* watch.c */
 void read_run(struct broker *b, struct call *c); /* answered, or WAITING */

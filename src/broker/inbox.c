@@ -119,6 +119,9 @@ void inbox_unlist(struct broker *b, struct call *c)
     case CALL_STATE_ASKING:
         confirm_leave(b, c);
         return;
+    case CALL_STATE_READING:
+        cold_leave(b, c);
+        return;
     default:
         must(false);
     }
@@ -148,6 +151,7 @@ static void call_arrive(struct broker *b, struct call *c)
     c->flight = NULL;
     c->list = NULL;
     c->pieces = NULL;
+    c->reading = NULL;
     c->step = NULL;
     c->watches = NULL;
     c->watch_count = 0;
@@ -213,6 +217,7 @@ static void call_abandon(struct broker *b, struct call *c)
     case CALL_STATE_HELD:
     case CALL_STATE_FORWARDED:
     case CALL_STATE_ASKING:
+    case CALL_STATE_READING:
         inbox_unlist(b, c);
         call_finish(b, c, CALL_CANCELLED);
         inbox_kick(b);
@@ -281,11 +286,27 @@ static void proposed_expire(struct broker *b, struct call *c)
     call_finish(b, c, c->gone ? CALL_CANCELLED : unknown ? CALL_UNKNOWN : CALL_TIMEOUT);
 }
 
+/* It has its claims: it is given time to get its bytes, and an autoAck pop, whose claims cannot be handed back, all that it takes. */
+static void reading_expire(struct broker *b, struct call *c)
+{
+    if (!c->late || (c->pop.auto_ack && !b->stopping)) {
+        c->late = true;
+        heap_put(&b->deadlines, &c->due, b->mono_us + PROPOSED_GRACE_US, c->arrival);
+        return;
+    }
+    inbox_unlist(b, c);
+    call_finish(b, c, CALL_TIMEOUT);
+}
+
 static void call_expire(struct broker *b, struct call *c)
 {
     bool held = c->state == CALL_STATE_HELD, asking = c->state == CALL_STATE_ASKING;
     if (c->state == CALL_STATE_PROPOSED) {
         proposed_expire(b, c);
+        return;
+    }
+    if (c->state == CALL_STATE_READING) {
+        reading_expire(b, c);
         return;
     }
     bool unknown = c->state == CALL_STATE_FORWARDED && c->kind == CALL_WRITE && hold_expired(b, c);
@@ -357,6 +378,10 @@ void inbox_end(struct broker *b, enum call_outcome of_queued, enum call_outcome 
             if (of_proposed == CALL_OK) continue;
             c->flight->slots[c->slot].call = NULL;
             if (c->kind == CALL_POP) parked_pop_drop(b, c);
+            call_finish(b, c, of_proposed);
+        } else if (c->state == CALL_STATE_READING) {
+            if (of_proposed == CALL_OK || !b->stopping) continue;
+            inbox_unlist(b, c);
             call_finish(b, c, of_proposed);
         } else if (sent) {
             if (of_proposed == CALL_OK) continue;

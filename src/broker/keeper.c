@@ -58,6 +58,7 @@ static bool segment_wanted(void *ctx, uint64_t first_pos, uint64_t end_pos)
     struct keeper *k = &b->keeper;
     must(first_pos < end_pos);
     uint64_t bytes = b->config.segment_bytes;
+    if (cold_wants(b, first_pos, end_pos)) return true;
     for (uint64_t at = first_pos / bytes; at <= (end_pos - 1) / bytes; at++) {
         if (engine_segment_live(b->engine, at) > 0) return true;
     }
@@ -108,6 +109,7 @@ static void cut_flushed(void *ctx, struct store_mark mark)
     k->durable_pos = k->flush_pos;
     log_cut(b);
     log_idle(replica_log(b->replica));
+    cold_idle(b);
     behind_set(b);
     inbox_kick(b);
 }
@@ -165,6 +167,7 @@ void keeper_fire(struct loop_timer *t)
     if (k->idle_at_us != 0 && b->mono_us >= k->idle_at_us) {
         k->idle_at_us = 0;
         log_idle(replica_log(b->replica));
+        cold_idle(b);
         memory_give_back();
     }
     /* the turn that follows cuts and sets the timer again */

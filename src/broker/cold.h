@@ -1,0 +1,90 @@
+/* Cold reads: delivered payloads whose bytes left the log's memory, read by threads of their own, so that the group goes on meanwhile.
+ *
+ *   group thread   a pop's pieces: in the log's memory, or in a range read lately -> delivered at once (cold_load)
+ *                  else a job: the pieces that are missing; the call is READING
+ *   reader thread  cold_job_read: in order of positions, neighbours in one read, every block against its checksum -> job->task
+ *   group thread   job_back: the call goes on where it stopped
+ *
+ * cold.c          jobs: what is under way, waits, came back, is not wanted any more
+ * cold_read.c     ranges and reading
+ * cold_reader.c   the threads. A program without threads brings its own cold_reader_*, which read at once
+ *
+ * Ranges. What is read stays for a while (COLD_CACHE_BYTES in all): who goes through the log in order finds the next blocks there. A read
+ * that goes on where an earlier one ended takes twice as much as that one, up to COLD_RANGE_BYTES, of what is durable in the same
+ * segment. Blocks are slices of their range, which lives as long as somebody refers to it.
+ *
+ * Limits: COLD_READS_BYTES and COLD_JOBS_MAX given to the readers; further jobs wait in order of their arrival. One larger job is read alone.
+ *
+ * Failures: a block that cannot be read, or fails its checksum also when it is read once more from its file, is a fault of its piece
+ * and the caller's to report. A call that leaves while it is READING hands its claims back at once; its job ends for nobody. */
+#ifndef QUEEN_BROKER_COLD_H
+#define QUEEN_BROKER_COLD_H
+
+#include "base/loop.h"
+#include "base/slice.h"
+#include "engine/engine.h"
+#include "log/log.h"
+
+enum {
+    COLD_THREADS_MAX = 2, /* of a group, started when they are needed */
+    COLD_JOBS_MAX = 256,
+    COLD_READS_BYTES = 64 << 20,
+    COLD_CACHE_BYTES = 16 << 20,
+    COLD_RANGES_MAX = 64,
+    COLD_RANGE_BYTES = 1 << 20,   /* larger ones are not kept */
+    COLD_AHEAD_BYTES = 128 << 10, /* the first read ahead */
+    COLD_GAP_BYTES = 64 << 10,    /* so close, blocks are neighbours */
+};
+
+struct cold_range;
+struct cold_cache;
+
+struct cold_piece {
+    uint64_t where;
+    uint32_t bytes;
+    uint32_t slot; /* the submitter's, as `of` */
+    const struct delivery_piece *of;
+    struct slice block;       /* of `range`, checked, when there is no fault */
+    struct cold_range *range; /* a reference */
+    const char *fault;        /* NULL: good */
+};
+
+struct cold_job {
+    struct loop_task task; /* posted to the loop when it was read */
+    struct cold_job *next; /* the reader's */
+    struct log *log;
+    struct cold_cache *cache;
+    uint64_t segment_bytes, stable_pos; /* what lies before it in the log does not change any more */
+    uint32_t count;
+    struct cold_piece *pieces; /* in order of positions once it was read */
+};
+
+/* ---- cold_read.c: any thread */
+struct cold_cache *cold_cache_new(void);
+void cold_cache_free(struct cold_cache *c); /* ranges that are referred to stay until they are dropped */
+void cold_cache_age(struct cold_cache *c, int64_t unused_since_us); /* forgets what was not used since then */
+/* The block, not checked, and a reference to its range; NULL: not there. Never waits for a read. */
+struct cold_range *cold_cache_find(struct cold_cache *c, uint64_t where, uint32_t bytes, struct slice *block);
+void cold_range_drop(struct cold_range *r);
+void cold_job_read(struct cold_job *j); /* waits for the disk; the log must stay open */
+
+/* ---- cold_reader.c: the group's thread */
+struct cold_reader;
+struct cold_reader *cold_reader_new(struct loop *loop);
+void cold_reader_submit(struct cold_reader *r, struct cold_job *j); /* j->task runs later, never within */
+/* Ends the threads. The loop must not run any more: tasks may have been posted, and jobs may be left that were not read. */
+void cold_reader_free(struct cold_reader *r);
+
+/* ---- cold.c: the group's thread */
+struct broker;
+struct call;
+void cold_start(struct broker *b);
+/* The pieces of c that are not in the log's memory: `count` of them, `bytes` in all.
+ * True: all there. False: c is READING and goes on in pop_loaded. */
+bool cold_load(struct broker *b, struct call *c, uint32_t count, uint64_t bytes);
+void cold_leave(struct broker *b, struct call *c);                             /* not READING any more: its claims go back */
+bool cold_wants(const struct broker *b, uint64_t first_pos, uint64_t end_pos); /* is anything of it being read? */
+void cold_idle(struct broker *b);
+void cold_free(struct broker *b); /* before the log is closed */
+
+#endif
