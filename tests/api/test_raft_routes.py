@@ -364,6 +364,38 @@ def test_a_learner_is_promoted_only_when_it_has_the_log(cluster_of, queue):
     assert membership(new)["voters"] == [1, 2, 3, 4]
 
 
+def test_members_of_several_groups_change_in_all_of_them(cluster_of, queue):
+    cluster = cluster_of(3, groups=3, spare=1)
+    new = cluster.nodes[3]
+    cluster.join(new, cluster.nodes[0])
+    wait_until(lambda: [g["role"] for g in new.status()["groups"]] == ["voter"] * 3, 15, "it votes in every group")
+    gone = cluster.nodes[1]
+    gone.delete(BASE + "/members/2").expect(200)
+    wait_until(lambda: all(cluster.leader(g) is not gone for g in range(3)), 15, "it leads nothing any more")
+    gone.kill()
+    for node in cluster.running():
+        assert membership(node)["voters"] == [1, 3, 4]
+        node.push([{"queue": queue, "partition": "p", "payload": 1}]).expect(201)
+    for group in range(3):
+        wait_until(lambda: [r["state"] for r in (n.status()["groups"][group] for n in cluster.running())].count("leader") == 1, 15, "a leader")
+
+
+def test_a_waiting_node_stops_and_starts(cluster_of):
+    cluster = cluster_of(2, spare=1)
+    new = cluster.nodes[2]
+    for _ in range(2):
+        new.launched()
+        wait_until(lambda: "waits for a member" in new.output(), 10, "it waits")
+        new.stop()
+    new.launched()
+    body = {"id": 3, "raft": new.raft, "http": new.http}
+    cluster.leader().post(BASE + "/learners", body).expect(200)
+    new.kill()  # as a learner that has hardly begun
+    new.launched()
+    cluster.promote(new, cluster.leader())
+    assert membership(new)["voters"] == [1, 2, 3]
+
+
 # ---- addresses ----
 
 
@@ -484,6 +516,39 @@ def test_a_node_without_the_secret_stays_outside(cluster_of):
     outside.launched()
     refused(cluster.leader().post(BASE + "/learners?timeoutMs=2000", {"id": 3, "raft": outside.raft, "http": outside.http}), 504, "timeout")
     assert outside.get("/health").status == 503
+
+
+def certificates(folder):
+    """A CA and one certificate of it for 127.0.0.1; the three variables."""
+    run = lambda *args: subprocess.run(["openssl", *args], cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with open(os.path.join(folder, "ext"), "w", encoding="utf-8") as file:
+        file.write("subjectAltName=IP:127.0.0.1\n")
+    run("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=ca")
+    run("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", "key.pem", "-out", "csr.pem", "-subj", "/CN=node")
+    run("x509", "-req", "-in", "csr.pem", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-out", "cert.pem", "-days", "2", "-extfile", "ext")
+    return {"QUEEN_RAFT_TLS_CERT": folder + "/cert.pem", "QUEEN_RAFT_TLS_KEY": folder + "/key.pem", "QUEEN_RAFT_TLS_CA": folder + "/ca.pem"}
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+def test_a_cluster_over_tls(cluster_of, queue, tmp_path):
+    settings = certificates(str(tmp_path))
+    cluster = cluster_of(2, spare=1, env=settings)
+    cluster.leader().push_ids(queue, ["a"], "p")
+    cluster.join(cluster.nodes[2])
+    assert ids(cluster.nodes[2].pop(queue, "p").expect(200).json) == ["a"]
+    follower = cluster.followers()[0]
+    follower.stop()
+    for name in settings:  # without TLS it is not understood
+        del follower.env[name]
+    follower.launched()
+    time.sleep(1.0)
+    assert not follower.healthy()
+    follower.kill()
+    follower.env["QUEEN_RAFT_TLS_CERT"] = "/nowhere"
+    follower.env.update({k: v for k, v in settings.items() if k != "QUEEN_RAFT_TLS_CERT"})
+    follower.launched()
+    assert follower.ended(20) == 1
+    assert "/nowhere" in follower.output()
 
 
 # ---- one node becomes three ----
