@@ -159,7 +159,8 @@ static void node_refused(void *ctx, uint64_t peer, const char *why)
     log_error("node %" PRIu64 " refuses us: %s", peer, why);
     while (i < n->refused_count && n->refused_by[i] != peer) i++;
     if (i == n->refused_count && i < NET_PEERS_MAX) n->refused_by[n->refused_count++] = peer;
-    if (n->disk.joined && 2 * n->refused_count <= others) return;
+    /* One that waits to be added has no vote to give twice, and those that refuse it may not know yet that the old disk is out. */
+    if (n->disk.joined && (n->view.count == 0 || 2 * n->refused_count <= others)) return;
     node_die("%s is not the data directory that the cluster knows as node %" PRIu64
              " (it was emptied, replaced or restored): remove the node from the cluster (DELETE "
              "/api/v1/system/raft/membership/members/%" PRIu64
