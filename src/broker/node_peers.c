@@ -250,6 +250,12 @@ void peers_follow(struct node *n)
         for (uint32_t k = 0; k < count && !keep; k++) keep = wanted[k] == p->id;
         if (!keep) peer_forget(n, p);
     }
+    /* Whom we talk to is not asked again who it is: what was seen of it stays. */
+    for (uint32_t i = 0; i < n->peer_count && count < NET_PEERS_MAX; i++) {
+        bool listed = false;
+        for (uint32_t k = 0; k < count && !listed; k++) listed = wanted[k] == n->peers[i].id;
+        if (!listed) wanted[count++] = n->peers[i].id;
+    }
     seen_trim(n, wanted, count);
 }
 
