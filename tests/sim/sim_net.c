@@ -247,6 +247,7 @@ static void dial_run(struct sim_event *e)
     bool good = b->net != NULL && both_ways(w) && !a->paused && !b->paused;
     if (good) good = meets(b->net, a->net) && a->net != NULL && b->net != NULL && meets(a->net, b->net);
     if (!good || a->net == NULL || b->net == NULL) {
+        if (sim.log_level > 2) sim_say("n%u does not get through to n%u", w->from, w->to);
         w->dial_pause_us = w->dial_pause_us * 2 > 1000000 ? 1000000 : w->dial_pause_us * 2;
         dial_arm(w, w->dial_pause_us);
         return;
@@ -263,6 +264,7 @@ static void dial_run(struct sim_event *e)
     link_tell(w->from, w->to, NET_LINK_OUT, true);
     link_tell(w->to, w->from, NET_LINK_IN, true);
     w->dial_pause_us = 20000;
+    if (sim.log_level > 2) sim_say("n%u connects to n%u", w->from, w->to);
 }
 
 static void dial_arm(struct wire *w, int64_t in_us)
