@@ -420,6 +420,7 @@ fail:
 
 void broker_close(struct broker *b)
 {
+    cold_free(b);
     if (b->replica != NULL) {
         dispatch_free(b);
         if (b->place.net != NULL) net_detach(b->place.net, (uint16_t)b->place.group);
@@ -427,7 +428,6 @@ void broker_close(struct broker *b)
         parked_free(b);
         watch_free(b);
         pop_lag_free(b);
-        cold_free(b);
         replica_close(b->replica);
     }
     if (b->store != NULL) store_close(b->store);
