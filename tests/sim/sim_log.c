@@ -342,23 +342,19 @@ static enum log_status segs_scan(struct log *l, struct buf *error)
             at += HEAD + padded(h.len);
         }
         l->end_pos = l->segs[i].first + at;
-        bool more = at < s.len || i + 1 < l->seg_count;
-        if (more && proof_behind(l, i, at, l->end_pos)) {
-            bool rolled = true; /* nothing but zeros is left of this segment, and the next one goes on */
-            for (uint64_t k = at; k < s.len; k++) rolled = rolled && s.at[k] == 0;
-            struct head next;
-            bool goes_on = rolled && i + 1 < l->seg_count && head_read(vfile_bytes(l->segs[i + 1].file), 0, &next);
-            if (goes_on && next.number == l->numbers + 1) continue;
+        /* Nothing but zeros may be left of a segment, and the next one goes on. */
+        bool rest = false, last = i + 1 == l->seg_count;
+        for (uint64_t k = at; k < s.len && !rest; k++) rest = s.at[k] != 0;
+        struct head next;
+        bool goes_on = !rest && !last && head_read(vfile_bytes(l->segs[i + 1].file), 0, &next) && next.number == l->numbers + 1;
+        if (goes_on) continue;
+        if ((rest || !last) && proof_behind(l, i, at, l->end_pos)) {
             buf_printf(error, "%s/%016llx.seg: damaged at offset %llu", l->dir, (unsigned long long)l->segs[i].first,
                        (unsigned long long)at);
             return LOG_DAMAGED;
         }
-        struct head next;
-        bool goes_on = i + 1 < l->seg_count && head_read(vfile_bytes(l->segs[i + 1].file), 0, &next);
-        if (at < s.len || !goes_on || next.number != l->numbers + 1) {
-            i++;
-            break;
-        }
+        i++;
+        break;
     }
     /* What lies behind was never promised to anybody. */
     for (uint32_t k = i; k < l->seg_count; k++) {
