@@ -120,6 +120,8 @@ def configuration_table():
     """{variable: default as the README has it}"""
     defaults = {}
     for line in read_readme().split("## Configuration")[1].split("## ")[0].splitlines():
+        if not line.startswith("|"):
+            continue
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         names = re.findall(r"`([A-Z_]+)`", cells[0])
         values = [value.strip(" `") for value in cells[1].split(",")] if names else []
