@@ -13,7 +13,7 @@
 #include "broker/broker_internal.h"
 #include "replica/replica_inner.h"
 
-enum { DIGEST_EVERY = 128 };
+enum { DIGEST_EVERY = 512 };
 
 struct entry_seen {
     uint64_t hash;

@@ -42,7 +42,7 @@ static void think_run(struct sim_event *e)
 void client_think(struct client *c, int64_t low_us, int64_t high_us)
 {
     c->think.run = think_run;
-    sim_at(&c->think, NULL, sim.now_us + rng_span(&c->rng, low_us, high_us));
+    sim_at(&c->think, NULL, sim.now_us + rng_span(&c->rng, low_us, high_us + high_us / 3));
 }
 
 void client_start(struct client *c, const char *kind, uint32_t number, void (*step)(struct client *c))
