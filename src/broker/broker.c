@@ -418,8 +418,17 @@ fail:
     return NULL;
 }
 
+/* The loop may live on and hold other timers. */
+static void timers_cancel(struct broker *b)
+{
+    struct loop_timer *timers[] = {&b->stop_timer,      &b->deadline_timer, &b->parked.timer, &b->ticker.timer,
+                                   &b->retention.timer, &b->keeper.timer,   &b->guard.timer,  &b->cluster.hold_timer};
+    for (size_t i = 0; i < sizeof timers / sizeof timers[0]; i++) loop_timer_cancel(b->loop, timers[i]);
+}
+
 void broker_close(struct broker *b)
 {
+    timers_cancel(b);
     cold_free(b);
     if (b->replica != NULL) {
         dispatch_free(b);
@@ -475,13 +484,7 @@ static void stop_turn(struct broker *b)
     inbox_end(b, CALL_NO_LEADER, CALL_UNKNOWN);
     calls_go_home(b);
     b->stopped = true;
-    loop_timer_cancel(b->loop, &b->stop_timer);
-    loop_timer_cancel(b->loop, &b->deadline_timer);
-    loop_timer_cancel(b->loop, &b->parked.timer);
-    loop_timer_cancel(b->loop, &b->ticker.timer);
-    loop_timer_cancel(b->loop, &b->retention.timer);
-    loop_timer_cancel(b->loop, &b->keeper.timer);
-    loop_timer_cancel(b->loop, &b->guard.timer);
+    timers_cancel(b);
     if (b->stopped_call != NULL) b->stopped_call(b->stopped_ctx);
 }
 

@@ -339,7 +339,6 @@ void dispatch_start(struct broker *b)
 
 void dispatch_free(struct broker *b)
 {
-    loop_timer_cancel(b->loop, &b->cluster.hold_timer);
     remote_drop(b, 0);
     calls_go_home(b);
     must(b->cluster.held.count == 0 && b->cluster.forwarded.count == 0);
