@@ -68,8 +68,8 @@ def test_addresses_of_a_member_change(nodes):
     asked, moved = nodes.leader(), nodes.followers()[0]
     code, output, errors = cluster(asked, "address", "--id", str(moved.number), "--raft", moved.raft, "--http", "localhost:%d" % moved.port)
     assert (code, errors) == (OK, ""), output
-    members = asked.get(BASE).expect(200).json["membership"]["members"]
-    assert [m["http"] for m in members if m["nodeId"] == moved.number] == ["localhost:%d" % moved.port]
+    wait_until(lambda: [m["http"] for m in asked.get(BASE).expect(200).json["membership"]["members"] if m["nodeId"] == moved.number]
+               == ["localhost:%d" % moved.port], 15)
 
 
 @pytest.mark.seconds(6)
