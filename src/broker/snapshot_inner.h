@@ -108,7 +108,8 @@ struct snapshots {
 uint64_t range_digest(struct slice bytes);
 /* GROUP/a, GROUP/a/b, GROUP/a/b/c; false when it does not fit. */
 bool snapshot_path(const struct snapshots *s, const char *a, const char *b, const char *c, char out[FILES_PATH_BYTES]);
-bool snapshot_frame_send(struct snapshots *s, uint64_t peer, enum frame_kind kind, uint64_t id, struct slice head, struct slice rest);
+bool snapshot_frame_send(struct snapshots *s, uint64_t peer, enum frame_kind kind, uint64_t id, struct slice head,
+                         struct slice rest);
 void range_put(struct buf *out, const struct range *r);
 bool range_take(struct slice *in, struct range *r);
 bool u64_take(struct slice *in, uint64_t *v);
