@@ -94,6 +94,7 @@ static inline void call_list_append(struct call_list *l, struct call *c)
     l->count++;
 }
 
+void call_list_put_before(struct call_list *l, struct call *c, struct call *at); /* NULL: at the end */
 void call_list_put_ordered(struct call_list *l, struct call *c); /* by arrival number: at the end, or near the front */
 void call_list_remove(struct call *c);
 
@@ -305,10 +306,8 @@ struct cluster {
     struct confirming reads;
     struct hash_table remotes;
     struct remote *remote_first;
-    uint32_t remote_count;
     uint64_t digest_index; /* entries up to here are covered by a digest in the log */
     int64_t entry_us;      /* when the last entry was applied here as a follower: mono; 0 = never */
-    uint64_t forwarded_total, served_total, resent_total;
 };
 
 struct broker {
@@ -403,6 +402,7 @@ void call_dispatch(struct broker *b, struct call *c);   /* in no list; it may be
 void call_redispatch(struct broker *b, struct call *c); /* the same, of one that may have been granted lanes here */
 void call_take(struct broker *b, struct call *c);       /* by the leader: into the queue, or to be looked at in this turn */
 void call_hold(struct broker *b, struct call *c);
+void call_unhold(struct broker *b, struct call *c);  /* it waits for a leader no longer: its own deadline counts again */
 bool hold_expired(struct broker *b, struct call *c); /* its wait for a leader is over (else its own time is) */
 void dispatch_role(struct broker *b);                /* leading began or ended */
 void dispatch_leader(struct broker *b, uint64_t leader, uint64_t term);
@@ -462,6 +462,7 @@ struct calls_head {
     uint64_t number, index;
 };
 _Static_assert(sizeof(struct forward_head) == 32 && sizeof(struct calls_head) == 24, "they travel as they are: little-endian");
+bool calls_head_send(struct broker *b, uint64_t peer, const struct calls_head *h);
 
 /* batch.c */
 void flights_resolve(struct broker *b, uint64_t term); /* those of lower terms are in no entry that will be applied */

@@ -80,8 +80,7 @@ static void ask(struct broker *b)
         return;
     }
     struct calls_head h = {.frame = CALLS_READ, .number = r->number};
-    struct slice part = slice_make((const char *)&h, sizeof h);
-    if (!calls_send(b, b->cluster.leader, &part, 1)) confirm_answer(b, r->number, false, 0);
+    if (!calls_head_send(b, b->cluster.leader, &h)) confirm_answer(b, r->number, false, 0);
 }
 
 void confirm_turn(struct broker *b)

@@ -23,14 +23,26 @@ enum { HOLD_RETRY_US = 20000 };
 
 /* ---- held --------------------------------------------------------------------------------------------------------- */
 
+/* It waits for a leader, no longer than that may take. */
+static void hold_begin(struct broker *b, struct call *c)
+{
+    if (c->held_us == 0) c->held_us = b->mono_us;
+    int64_t until_us = c->held_us + (int64_t)b->config.leader_wait_ms * 1000;
+    if (until_us < c->due.key) heap_put(&b->deadlines, &c->due, until_us, c->arrival);
+}
+
+void call_unhold(struct broker *b, struct call *c)
+{
+    if (c->held_us != 0) inbox_due_set(b, c);
+    c->held_us = 0;
+}
+
 void call_hold(struct broker *b, struct call *c)
 {
     struct cluster *k = &b->cluster;
-    if (c->held_us == 0) c->held_us = b->mono_us;
-    int64_t until_us = c->held_us + (int64_t)b->config.leader_wait_ms * 1000;
+    hold_begin(b, c);
     c->state = CALL_STATE_HELD;
     call_list_append(&k->held, c);
-    if (until_us < c->due.key) heap_put(&b->deadlines, &c->due, until_us, c->arrival);
     if (!heap_holds(&k->hold_timer.node)) loop_timer_set(b->loop, &k->hold_timer, b->mono_us + HOLD_RETRY_US);
 }
 
@@ -89,8 +101,7 @@ void call_dispatch(struct broker *b, struct call *c)
     if (c->kind == CALL_READ && (c->always || !b->cluster.on)) {
         call_take(b, c);
     } else if (b->serving) {
-        if (c->held_us != 0) inbox_due_set(b, c);
-        c->held_us = 0;
+        call_unhold(b, c);
         if (c->kind == CALL_READ) {
             confirm_read(b, c);
         } else {
@@ -127,8 +138,7 @@ void call_redispatch(struct broker *b, struct call *c)
     if (c->group != NULL) parked_pop_drop(b, c);
     c->flight = NULL;
     c->registers = false;
-    if (c->held_us != 0) inbox_due_set(b, c);
-    c->held_us = 0;
+    call_unhold(b, c);
     if (PLANTED("ack-lost-on-step-down") && ack_pretend(c)) {
         call_finish(b, c, CALL_OK);
     } else if (c->gone) {
@@ -136,7 +146,6 @@ void call_redispatch(struct broker *b, struct call *c)
     } else if (b->stopping) {
         call_finish(b, c, CALL_NO_LEADER);
     } else {
-        b->cluster.resent_total++;
         call_dispatch(b, c);
     }
 }
@@ -173,17 +182,12 @@ static bool may_be_in_the_log(const struct call *c)
 /* What may be in the log waits for a leader no longer than what is held. */
 static void leaderless_begin(struct broker *b, struct call *c)
 {
-    if (!may_be_in_the_log(c) || c->held_us != 0) return;
-    c->held_us = b->mono_us;
-    int64_t until_us = c->held_us + (int64_t)b->config.leader_wait_ms * 1000;
-    if (until_us < c->due.key) heap_put(&b->deadlines, &c->due, until_us, c->arrival);
+    if (may_be_in_the_log(c) && c->held_us == 0) hold_begin(b, c);
 }
 
 static void leaderless_end(struct broker *b, struct call *c)
 {
-    if (!may_be_in_the_log(c) || c->held_us == 0) return;
-    c->held_us = 0;
-    inbox_due_set(b, c);
+    if (may_be_in_the_log(c)) call_unhold(b, c);
 }
 
 /* Of the broker's own commands only claims that go back are still wanted by whoever leads. */

@@ -28,7 +28,7 @@ bool calls_send(struct broker *b, uint64_t peer, const struct slice *parts, uint
     return peer != 0 && net_send(b->place.net, peer, (uint16_t)b->place.group, FRAME_CALLS, flags, parts, count);
 }
 
-static bool head_send(struct broker *b, uint64_t peer, const struct calls_head *h)
+bool calls_head_send(struct broker *b, uint64_t peer, const struct calls_head *h)
 {
     struct slice part = slice_make((const char *)h, sizeof *h);
     return calls_send(b, peer, &part, 1);
@@ -82,9 +82,7 @@ bool forward_call(struct broker *b, struct call *c)
     }
     if (h.time_us <= 0 || !calls_send(b, k->leader, parts, 2)) return false;
     k->sequence++;
-    k->forwarded_total++;
-    if (c->held_us != 0) inbox_due_set(b, c);
-    c->held_us = 0;
+    call_unhold(b, c);
     c->state = CALL_STATE_FORWARDED;
     c->sequence = h.sequence;
     c->sent_term = h.term;
@@ -113,18 +111,19 @@ static bool claims(const struct call *c)
     return (c->kind == CALL_POP || c->has_next) && !c->pop.auto_ack;
 }
 
-void forward_leave(struct broker *b, struct call *c, bool tell)
+static void forward_unlist(struct broker *b, struct call *c)
 {
-    struct cluster *k = &b->cluster;
     must(c->state == CALL_STATE_FORWARDED);
     call_list_remove(c);
-    hash_table_remove(&k->forwards, &c->forwarded);
-    if (!tell) {
-        c->sequence = 0;
-        return;
-    }
-    if (claims(c)) orphan_add(b, c);
-    if (c->kind == CALL_POP) head_send(b, k->leader, &(struct calls_head){.frame = CALLS_CANCEL, .number = c->sequence});
+    hash_table_remove(&b->cluster.forwards, &c->forwarded);
+}
+
+void forward_leave(struct broker *b, struct call *c, bool tell)
+{
+    forward_unlist(b, c);
+    if (tell && claims(c)) orphan_add(b, c);
+    if (tell && c->kind == CALL_POP)
+        calls_head_send(b, b->cluster.leader, &(struct calls_head){.frame = CALLS_CANCEL, .number = c->sequence});
     c->sequence = 0;
 }
 
@@ -136,23 +135,9 @@ void forward_again(struct broker *b, struct call *c)
     c->flight = NULL;
     hash_table_put(&k->forwards, &c->forwarded, c->sequence);
     /* In its old place: the list is in order of sequence, and it is near the front. */
-    struct call_list *l = &k->forwarded;
-    struct call *at = l->first;
+    struct call *at = k->forwarded.first;
     while (at != NULL && at->sequence < c->sequence) at = at->next;
-    if (at == NULL) {
-        call_list_append(l, c);
-        return;
-    }
-    c->list = l;
-    c->next = at;
-    c->previous = at->previous;
-    if (at->previous != NULL) {
-        at->previous->next = c;
-    } else {
-        l->first = c;
-    }
-    at->previous = c;
-    l->count++;
+    call_list_put_before(&k->forwarded, c, at);
 }
 
 void forward_claims_return(struct broker *b)
@@ -186,26 +171,23 @@ static void choice_read(struct call *c, struct slice entry, uint32_t slot)
     c->pop.partitions = pop.partitions;
 }
 
-static bool slot_claim(struct broker *b, struct flight *f, const struct origin *o, struct slice entry)
+static void slot_claim(struct broker *b, struct flight *f, const struct origin *o, struct slice entry)
 {
-    struct cluster *k = &b->cluster;
     struct flight_slot *s = &f->slots[o->slot];
     struct call *c = forward_find(b, o->sequence);
     if (c != NULL) {
-        call_list_remove(c);
-        hash_table_remove(&k->forwards, &c->forwarded);
+        forward_unlist(b, c);
         c->state = CALL_STATE_PROPOSED;
         c->flight = f;
         c->slot = o->slot;
         s->call = c;
         if (c->kind == CALL_POP && (c->choose_batch || c->choose_partitions)) choice_read(c, entry, o->slot);
-        return true;
+        return;
     }
     struct orphan *orphan = orphan_find(b, o->sequence);
-    if (orphan == NULL) return false;
+    if (orphan == NULL) return;
     s->orphan_pop = true; /* the orphan stays: its pop may be tried again by the leader */
     s->lease = orphan->lease;
-    return true;
 }
 
 struct flight *forward_flight(struct broker *b, struct slice entry)
@@ -339,7 +321,7 @@ static void fence_ask(struct broker *b)
         return;
     }
     struct calls_head h = {.frame = CALLS_FENCE, .number = k->fence_number + 1};
-    if (b->leading || !net_connected(b->place.net, k->leader) || !head_send(b, k->leader, &h)) return;
+    if (b->leading || !net_connected(b->place.net, k->leader) || !calls_head_send(b, k->leader, &h)) return;
     k->fence_wanted = false;
     k->fence_asked = true;
     k->fenced = false;

@@ -13,16 +13,13 @@
 #include "base/clock.h"
 #include "broker/broker_internal.h"
 
-void call_list_put_ordered(struct call_list *l, struct call *c)
+void call_list_put_before(struct call_list *l, struct call *c, struct call *at)
 {
-    enum { STEPS_MAX = 64 };
-    if (l->last == NULL || l->last->arrival < c->arrival) {
+    if (at == NULL) {
         call_list_append(l, c);
         return;
     }
-    struct call *at = l->first;
-    for (int i = 0; at->arrival < c->arrival && i < STEPS_MAX; i++) at = at->next;
-    must(c->list == NULL && at != NULL);
+    must(c->list == NULL && at->list == l);
     c->list = l;
     c->next = at;
     c->previous = at->previous;
@@ -33,6 +30,19 @@ void call_list_put_ordered(struct call_list *l, struct call *c)
     }
     at->previous = c;
     l->count++;
+}
+
+void call_list_put_ordered(struct call_list *l, struct call *c)
+{
+    enum { STEPS_MAX = 64 };
+    if (l->last == NULL || l->last->arrival < c->arrival) {
+        call_list_append(l, c);
+        return;
+    }
+    struct call *at = l->first;
+    for (int i = 0; at->arrival < c->arrival && i < STEPS_MAX; i++) at = at->next;
+    must(at != NULL);
+    call_list_put_before(l, c, at);
 }
 
 void call_list_remove(struct call *c)

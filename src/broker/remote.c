@@ -33,8 +33,7 @@ static void done_send(struct broker *b, uint64_t peer, uint64_t sequence, enum c
 {
     struct calls_head h = {
         .frame = CALLS_DONE, .outcome = (uint8_t)outcome, .retry_after_s = retry_after_s, .number = sequence};
-    struct slice part = slice_make((const char *)&h, sizeof h);
-    calls_send(b, peer, &part, 1);
+    calls_head_send(b, peer, &h);
 }
 
 static void remote_forget(struct broker *b, struct remote *r)
@@ -47,7 +46,6 @@ static void remote_forget(struct broker *b, struct remote *r)
         k->remote_first = r->next;
     }
     if (r->next != NULL) r->next->previous = r->previous;
-    k->remote_count--;
     arena_free(&r->call.arena);
     buf_free(&r->bytes);
     free(r);
@@ -103,8 +101,6 @@ void remote_call(struct broker *b, uint64_t peer, struct slice frame)
     r->next = k->remote_first;
     if (r->next != NULL) r->next->previous = r;
     k->remote_first = r;
-    k->remote_count++;
-    k->served_total++;
     if (!command_take(r, &h)) { /* another version of this program sent it */
         done_send(b, peer, h.sequence, CALL_UNKNOWN, 0);
         remote_forget(b, r);
@@ -147,9 +143,8 @@ void remote_drop(struct broker *b, uint64_t peer)
 void remote_fence(struct broker *b, uint64_t peer, uint64_t number)
 {
     struct calls_head h = {.frame = CALLS_FENCED, .ok = b->serving, .number = number, .index = replica_last_index(b->replica)};
-    struct slice part = slice_make((const char *)&h, sizeof h);
     if (b->serving) remote_drop(b, peer);
-    calls_send(b, peer, &part, 1);
+    calls_head_send(b, peer, &h);
 }
 
 /* ---- reads of other nodes ----------------------------------------------------------------------------------------- */
@@ -163,8 +158,7 @@ struct remote_read {
 static void read_answer(struct broker *b, uint64_t peer, uint64_t number, bool ok, uint64_t index)
 {
     struct calls_head h = {.frame = CALLS_READ_AT, .ok = ok, .number = number, .index = index};
-    struct slice part = slice_make((const char *)&h, sizeof h);
-    calls_send(b, peer, &part, 1);
+    calls_head_send(b, peer, &h);
 }
 
 static void read_confirmed(struct replica_confirm *q, bool ok, uint64_t index)
