@@ -9,7 +9,6 @@
  * Failures at run time (log, store) end the process at once, exit 3: answers not sent stay unsent. */
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,17 +19,6 @@
 #include "base/clock.h"
 #include "base/logger.h"
 #include "broker/broker_internal.h"
-
-void broker_die(int code, const char *format, ...)
-{
-    char text[1024];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    log_error("stopping: %s", text);
-    _exit(code);
-}
 
 static void part_failed(void *ctx, const char *what)
 {

@@ -27,6 +27,7 @@
 #include "base/must.h"
 #include "broker/broker.h"
 #include "broker/cold.h"
+#include "broker/die.h"
 #include "broker/hash_table.h"
 #include "broker/snapshot.h"
 #include "broker/stamp.h"
@@ -562,9 +563,6 @@ bool disk_guard_refuses(struct broker *b, const struct call *c);
 void disk_guard_look(struct broker *b);
 void disk_guard_bytes(struct broker *b, size_t bytes); /* so many came from the leader */
 void disk_guard_fire(struct loop_timer *t);
-
-/* broker.c */
-__attribute__((noreturn)) void broker_die(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #define owner_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 

@@ -12,7 +12,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -23,17 +22,6 @@
 #include "broker/node_inner.h"
 
 #define member_of_struct(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
-
-void node_die(const char *format, ...)
-{
-    char text[1024];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    log_error("stopping: %s", text);
-    _exit(2);
-}
 
 static void again_run(struct loop_task *t)
 {

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "broker/die.h"
 #include "broker/node.h"
 
 enum {
@@ -136,9 +137,8 @@ struct node {
     struct loop_task stopped_task;
 };
 
-__attribute__((noreturn)) void node_die(const char *format, ...) __attribute__((format(printf, 1, 2))); /* exit code 2 */
-void node_start_anew(struct node *n);                                                                   /* any thread */
-void node_look(struct node *n); /* now, and every so often */
+void node_start_anew(struct node *n); /* any thread */
+void node_look(struct node *n);       /* now, and every so often */
 const struct replica_member *members_find(const struct replica_members *all, uint64_t id);
 void node_address_make(char out[REPLICA_ADDRESS_BYTES], const char *raft, const char *http, const struct uuid *disk);
 

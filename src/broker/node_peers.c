@@ -161,12 +161,13 @@ static void node_refused(void *ctx, uint64_t peer, const char *why)
     if (i == n->refused_count && i < NET_PEERS_MAX) n->refused_by[n->refused_count++] = peer;
     /* One that waits to be added has no vote to give twice, and those that refuse it may not know yet that the old disk is out. */
     if (n->disk.joined && (n->view.count == 0 || 2 * n->refused_count <= others)) return;
-    node_die("%s is not the data directory that the cluster knows as node %" PRIu64
-             " (it was emptied, replaced or restored): remove the node from the cluster (DELETE "
-             "/api/v1/system/raft/membership/members/%" PRIu64
-             "), empty the directory, start with QUEEN_RAFT_JOIN=true and add "
-             "it anew",
-             n->config->dir, n->id, n->id);
+    broker_die(2,
+               "%s is not the data directory that the cluster knows as node %" PRIu64
+               " (it was emptied, replaced or restored): remove the node from the cluster (DELETE "
+               "/api/v1/system/raft/membership/members/%" PRIu64
+               "), empty the directory, start with QUEEN_RAFT_JOIN=true and add "
+               "it anew",
+               n->config->dir, n->id, n->id);
 }
 
 /* ---- whom we dial ------------------------------------------------------------------------------------------------- */
@@ -318,10 +319,11 @@ static void hello_receive(struct node *n, uint64_t peer, struct slice s)
         return;
     if (groups != n->group_count || map != n->map_hash) {
         if (n->disk.joined)
-            node_die("QUEEN_RAFT_GROUPS (%" PRIu32 " here, %" PRIu32 " at node %" PRIu64
-                     ") and QUEEN_TENANT_GROUPS must be the same on "
-                     "every node of a cluster",
-                     n->group_count, groups, peer);
+            broker_die(2,
+                       "QUEEN_RAFT_GROUPS (%" PRIu32 " here, %" PRIu32 " at node %" PRIu64
+                       ") and QUEEN_TENANT_GROUPS must be the same on "
+                       "every node of a cluster",
+                       n->group_count, groups, peer);
         log_error("node %" PRIu64 " has other QUEEN_RAFT_GROUPS or QUEEN_TENANT_GROUPS", peer);
         return;
     }

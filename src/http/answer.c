@@ -121,3 +121,14 @@ void answer_pop_refusal(struct request *r, const char *text)
     buf_text(&r->out, ",\"messages\":[]}");
     r->status = 400;
 }
+
+bool answer_not_ok(struct request *r, uint32_t status, const char *code, const char *text)
+{
+    answer_error(r, status, NULL, "");
+    buf_clear(&r->out);
+    buf_printf(&r->out, "{\"ok\":false,\"code\":\"%s\",\"error\":", code);
+    render_text(&r->out, slice_of(text));
+    buf_byte(&r->out, '}');
+    if (status == 503) r->retry_after_s = 1;
+    return false;
+}

@@ -25,6 +25,8 @@ bool answer_outcome(struct request *r);
 void answer_no_leader(struct request *r);
 /* The address of the leader of the request's group, when it is another node and known. */
 bool answer_leader_known(struct request *r, char http[NODE_ADDRESS_BYTES]);
+/* A refusal of the operators' routes: {"ok":false,"code":code,"error":text}. Always false. */
+bool answer_not_ok(struct request *r, uint32_t status, const char *code, const char *text);
 /* The envelope for a pop's bad parameters: {"success":false,"error":text,"messages":[]}. */
 void answer_pop_refusal(struct request *r, const char *text);
 

@@ -23,17 +23,6 @@ struct backup_plan {
     char why[BACKUP_ERROR_BYTES];
 };
 
-static bool refuse(struct request *r, uint32_t status, const char *code, const char *text)
-{
-    answer_error(r, status, NULL, "");
-    buf_clear(&r->out);
-    buf_printf(&r->out, "{\"ok\":false,\"code\":\"%s\",\"error\":", code);
-    render_text(&r->out, slice_of(text));
-    buf_byte(&r->out, '}');
-    if (status == 503) r->retry_after_s = 1;
-    return false;
-}
-
 static void backup_render(struct buf *out, const struct backups_view *v)
 {
     static const char *const states[] = {
@@ -74,8 +63,8 @@ static bool backup_open(struct request *r)
 {
     static const struct uuid default_tenant = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
     if (!uuid_equal(r->tenant, default_tenant))
-        return refuse(r, 403, "forbidden", "only the default tenant may see or make backups");
-    if (r->http->backups == NULL) return refuse(r, 503, "retry", "the broker is starting");
+        return answer_not_ok(r, 403, "forbidden", "only the default tenant may see or make backups");
+    if (r->http->backups == NULL) return answer_not_ok(r, 503, "retry", "the broker is starting");
     return true;
 }
 
@@ -88,7 +77,8 @@ static bool path_take(struct request *r, struct json *j, char out[BACKUP_PATH_BY
     if (json_peek(j) == JSON_NULL) return json_skip(j, NULL);
     if (!json_string(j, &text)) return true; /* told by the reader's error */
     snprintf(why, sizeof why, "%s is too long, or holds a NUL", field);
-    if (text.len >= BACKUP_PATH_BYTES || memchr(text.at, '\0', text.len) != NULL) return refuse(r, 400, "bad_request", why);
+    if (text.len >= BACKUP_PATH_BYTES || memchr(text.at, '\0', text.len) != NULL)
+        return answer_not_ok(r, 400, "bad_request", why);
     memcpy(out, text.at, text.len);
     out[text.len] = '\0';
     return true;
@@ -102,7 +92,7 @@ static bool order_read(struct request *r, struct backup_order *o)
     int64_t rate = 0;
     json_open(&j, request_body(r), request_arena(r));
     if (json_peek(&j) != JSON_OBJECT || !json_object_open(&j, &first))
-        return refuse(r, 400, "bad_request", "the body must be a JSON object");
+        return answer_not_ok(r, 400, "bad_request", "the body must be a JSON object");
     while (json_object_next(&j, &first, &key)) {
         bool good = true;
         if (slice_is(key, "dir"))
@@ -116,10 +106,10 @@ static bool order_read(struct request *r, struct backup_order *o)
         if (!good) return false;
     }
     if (j.error != NULL || !json_end(&j))
-        return refuse(r, 400, "bad_request", "the body is not JSON, or a field has a wrong type");
+        return answer_not_ok(r, 400, "bad_request", "the body is not JSON, or a field has a wrong type");
     if (o->dir[0] == '\0')
-        return refuse(r, 400, "bad_request", "dir is required: where the backup goes, on the node's machine");
-    if (rate < 0) return refuse(r, 400, "bad_request", "bytesPerSecond must not be negative");
+        return answer_not_ok(r, 400, "bad_request", "dir is required: where the backup goes, on the node's machine");
+    if (rate < 0) return answer_not_ok(r, 400, "bad_request", "bytesPerSecond must not be negative");
     o->bytes_s = (uint64_t)rate;
     return true;
 }
@@ -135,13 +125,13 @@ static void order_answered(struct request *r)
         answer_json(r, 202);
         break;
     case BACKUP_BUSY:
-        refuse(r, 409, "busy", "a backup is under way: one at a time");
+        answer_not_ok(r, 409, "busy", "a backup is under way: one at a time");
         break;
     case BACKUP_REFUSED:
-        refuse(r, 400, "bad_request", p->why);
+        answer_not_ok(r, 400, "bad_request", p->why);
         break;
     default:
-        refuse(r, 503, "retry", "the broker stops");
+        answer_not_ok(r, 503, "retry", "the broker stops");
         break;
     }
 }
@@ -187,7 +177,7 @@ void route_backup_cancel(struct request *r)
 {
     if (!backup_open(r)) return;
     if (!backups_cancel(r->http->backups)) {
-        refuse(r, 404, "none_running", "no backup is under way");
+        answer_not_ok(r, 404, "none_running", "no backup is under way");
         return;
     }
     buf_text(&r->out, "{\"ok\":true}");

@@ -34,17 +34,6 @@ struct membership {
     struct raft_round round;
 };
 
-static bool refuse(struct request *r, uint32_t status, const char *code, const char *text)
-{
-    answer_error(r, status, NULL, "");
-    buf_clear(&r->out);
-    buf_printf(&r->out, "{\"ok\":false,\"code\":\"%s\",\"error\":", code);
-    render_text(&r->out, slice_of(text));
-    buf_byte(&r->out, '}');
-    if (status == 503) r->retry_after_s = 1;
-    return false;
-}
-
 /* ---- M -------------------------------------------------------------------------------------------------------------- */
 
 static void ids_render(struct buf *out, const char *key, const struct raft_shared *s, enum replica_member_role role)
@@ -169,7 +158,7 @@ static void change_answered(struct request *r)
     int n = snprintf(text, sizeof text, "node %llu: %s", (unsigned long long)v->changes[v->which].id, refusals[v->code].text);
     if (node_group_count(r->http->node) > 1 && n > 0 && (size_t)n < sizeof text)
         snprintf(text + n, sizeof text - (size_t)n, " (group %u)", v->group);
-    refuse(r, refusals[v->code].status, refusals[v->code].code, text);
+    answer_not_ok(r, refusals[v->code].status, refusals[v->code].code, text);
 }
 
 static void change_done(void *ctx, enum node_change_code code, uint32_t group, uint32_t which)
@@ -211,11 +200,11 @@ static bool membership_open(struct request *r)
     bool given = false;
     r->route_data = v;
     if (!uuid_equal(r->tenant, default_tenant))
-        return refuse(r, 403, "forbidden", "only the default tenant may see or change the members");
-    if (r->broker == NULL) return refuse(r, 503, "retry", "this node waits to be added to its cluster");
+        return answer_not_ok(r, 403, "forbidden", "only the default tenant may see or change the members");
+    if (r->broker == NULL) return answer_not_ok(r, 503, "retry", "this node waits to be added to its cluster");
     if (!query_int(r, "timeoutMs", &timeout_ms, &given)) return false;
     if (timeout_ms < 1 || timeout_ms > TIMEOUT_MS_MAX)
-        return refuse(r, 400, "bad_request", "timeoutMs must be from 1 to 120000");
+        return answer_not_ok(r, 400, "bad_request", "timeoutMs must be from 1 to 120000");
     v->timeout_us = timeout_ms * 1000;
     return true;
 }
@@ -273,7 +262,7 @@ static bool body_read(struct request *r, const char *id_names, struct change_bod
     if (query_text(r, "force", &force)) b->force = slice_is(force, "true") || slice_is(force, "1");
     json_open(&j, request_body(r), request_arena(r));
     if (json_peek(&j) != JSON_OBJECT || !json_object_open(&j, &first))
-        return refuse(r, 400, "bad_request", "the body must be a JSON object");
+        return answer_not_ok(r, 400, "bad_request", "the body must be a JSON object");
     while (json_object_next(&j, &first, &key)) {
         if (name_among(id_names, key) && json_peek(&j) != JSON_NULL)
             ids_read(&j, b);
@@ -287,9 +276,9 @@ static bool body_read(struct request *r, const char *id_names, struct change_bod
             json_skip(&j, NULL);
     }
     if (j.error != NULL || !json_end(&j))
-        return refuse(r, 400, "bad_request", "the body is not JSON, or a field has a wrong type");
-    if (b->wrong) return refuse(r, 400, "bad_request", "a node's id is a whole number from 1 to 1000000000");
-    if (b->full) return refuse(r, 400, "bad_request", "a cluster has at most 9 members");
+        return answer_not_ok(r, 400, "bad_request", "the body is not JSON, or a field has a wrong type");
+    if (b->wrong) return answer_not_ok(r, 400, "bad_request", "a node's id is a whole number from 1 to 1000000000");
+    if (b->full) return answer_not_ok(r, 400, "bad_request", "a cluster has at most 9 members");
     return true;
 }
 
@@ -303,7 +292,7 @@ static bool address_take(struct request *r, struct slice text, char out[NODE_ADD
         return true;
     }
     snprintf(why, sizeof why, "%s must be host:port", name);
-    return refuse(r, 400, "bad_request", why);
+    return answer_not_ok(r, 400, "bad_request", why);
 }
 
 static struct node_change *change_put(struct membership *v, enum node_change_kind kind, uint64_t id, bool force)
@@ -317,8 +306,8 @@ static struct node_change *change_put(struct membership *v, enum node_change_kin
 static bool clustered(struct request *r)
 {
     return !node_alone(r->http->node) ||
-           refuse(r, 400, "bad_request",
-                  "this node runs alone: start it with QUEEN_RAFT_PEERS and QUEEN_RAFT_TOKEN to add others");
+           answer_not_ok(r, 400, "bad_request",
+                         "this node runs alone: start it with QUEEN_RAFT_PEERS and QUEEN_RAFT_TOKEN to add others");
 }
 
 static bool path_id(struct request *r, uint64_t *id)
@@ -326,11 +315,12 @@ static bool path_id(struct request *r, uint64_t *id)
     struct slice s = r->params[0];
     *id = 0;
     for (size_t i = 0; i < s.len && s.len <= 10; i++) {
-        if (s.at[i] < '0' || s.at[i] > '9') return refuse(r, 400, "bad_request", "the node's id in the path is no number");
+        if (s.at[i] < '0' || s.at[i] > '9')
+            return answer_not_ok(r, 400, "bad_request", "the node's id in the path is no number");
         *id = *id * 10 + (uint64_t)(s.at[i] - '0');
     }
     return (*id >= 1 && *id <= NODE_ID_MAX) ||
-           refuse(r, 400, "bad_request", "a node's id is a whole number from 1 to 1000000000");
+           answer_not_ok(r, 400, "bad_request", "a node's id is a whole number from 1 to 1000000000");
 }
 
 /* ---- routes --------------------------------------------------------------------------------------------------------- */
@@ -346,7 +336,7 @@ void route_member_add(struct request *r)
     if (!membership_open(r) || !body_read(r, "id nodeId", &b)) return;
     struct membership *v = r->route_data;
     if (b.count != 1) {
-        refuse(r, 400, "bad_request", "id is required: the new node's QUEEN_RAFT_NODE_ID");
+        answer_not_ok(r, 400, "bad_request", "id is required: the new node's QUEEN_RAFT_NODE_ID");
         return;
     }
     struct node_change *c = change_put(v, NODE_ADD_LEARNER, b.ids[0], b.force);
@@ -358,7 +348,7 @@ void route_member_promote(struct request *r)
     struct change_body b;
     if (!membership_open(r) || !body_read(r, "ids id nodeId", &b)) return;
     if (b.count == 0) {
-        refuse(r, 400, "bad_request", "ids is required: which learners shall vote");
+        answer_not_ok(r, 400, "bad_request", "ids is required: which learners shall vote");
         return;
     }
     for (uint32_t i = 0; i < b.count; i++) change_put(r->route_data, NODE_PROMOTE, b.ids[i], b.force);
@@ -371,7 +361,7 @@ void route_member_voters(struct request *r)
     struct node_members now;
     if (!membership_open(r) || !body_read(r, "voters voter", &b)) return;
     if (b.count == 0) {
-        refuse(r, 400, "bad_request", "voters is required: which nodes shall vote");
+        answer_not_ok(r, 400, "bad_request", "voters is required: which nodes shall vote");
         return;
     }
     node_members(r->http->node, &now);

@@ -56,6 +56,18 @@ static struct lane *lane_of(struct outbox *o, uint16_t channel)
     return l;
 }
 
+/* Its turn comes behind the others'. */
+static void ready_put(struct outbox *o, struct lane *l)
+{
+    l->next_ready = NULL;
+    if (o->ready == NULL) {
+        o->ready = l;
+    } else {
+        o->ready_last->next_ready = l;
+    }
+    o->ready_last = l;
+}
+
 /* The chunks from `first` to `last` behind what the lane has. */
 static void lane_append(struct outbox *o, struct lane *l, struct chunk *first, struct chunk *last)
 {
@@ -63,13 +75,7 @@ static void lane_append(struct outbox *o, struct lane *l, struct chunk *first, s
         l->last->next = first;
     } else {
         l->first = first;
-        l->next_ready = NULL;
-        if (o->ready == NULL) {
-            o->ready = l;
-        } else {
-            o->ready_last->next_ready = l;
-        }
-        o->ready_last = l;
+        ready_put(o, l);
     }
     l->last = last;
 }
@@ -222,15 +228,7 @@ static struct chunk *ready_pop(struct outbox *o)
     if (l->first == NULL) l->last = NULL;
     o->ready = l->next_ready;
     if (o->ready == NULL) o->ready_last = NULL;
-    if (l->first != NULL) { /* behind the others */
-        l->next_ready = NULL;
-        if (o->ready == NULL) {
-            o->ready = l;
-        } else {
-            o->ready_last->next_ready = l;
-        }
-        o->ready_last = l;
-    }
+    if (l->first != NULL) ready_put(o, l);
     c->next = NULL;
     return c;
 }

@@ -9,19 +9,6 @@ _Static_assert((int)REPLICA_ENTRY_COMMAND == (int)RAFT_COMMAND && (int)REPLICA_E
                    (int)REPLICA_ENTRY_MEMBERS == (int)RAFT_CHANGE,
                "raft's numbers under public names");
 
-static const char *address_read(const struct raft_server *s)
-{
-    char head[24];
-    int n = snprintf(head, sizeof head, "%llu ", s->id);
-    return strncmp(s->address, head, (size_t)n) == 0 ? s->address + n : s->address;
-}
-
-static int member_order(const void *a, const void *b)
-{
-    const struct replica_member *left = a, *right = b;
-    return left->id < right->id ? -1 : left->id > right->id;
-}
-
 bool replica_members_decode(struct slice body, struct replica_members *out)
 {
     struct raft_buffer b = {.base = (void *)(uintptr_t)body.at, .len = body.len};
@@ -29,14 +16,8 @@ bool replica_members_decode(struct slice body, struct replica_members *out)
     *out = (struct replica_members){0};
     raft_configuration_init(&c);
     if (raft_configuration_decode(&b, &c) != 0) return false;
-    for (unsigned i = 0; i < c.n && out->count < REPLICA_MEMBERS_MAX; i++) {
-        struct replica_member *m = &out->at[out->count++];
-        m->id = c.servers[i].id;
-        m->role = c.servers[i].role == RAFT_VOTER ? REPLICA_VOTER : REPLICA_LEARNER;
-        snprintf(m->address, sizeof m->address, "%s", address_read(&c.servers[i]));
-    }
+    members_list(&c, out);
     raft_configuration_close(&c);
-    qsort(out->at, out->count, sizeof out->at[0], member_order);
     return true;
 }
 

@@ -60,13 +60,8 @@ static int member_order(const void *a, const void *b)
     return left->id < right->id ? -1 : left->id > right->id;
 }
 
-void replica_members(const struct replica *r, struct replica_members *out)
+void members_list(const struct raft_configuration *c, struct replica_members *out)
 {
-    const struct raft_configuration *c = &r->raft.configuration;
-    *out =
-        (struct replica_members){.committed = r->raft.configuration_uncommitted_index == 0,
-                                 .index = r->raft.configuration_uncommitted_index != 0 ? r->raft.configuration_uncommitted_index
-                                                                                       : r->raft.configuration_committed_index};
     for (unsigned i = 0; i < c->n && out->count < REPLICA_MEMBERS_MAX; i++) {
         struct replica_member *m = &out->at[out->count++];
         m->id = c->servers[i].id;
@@ -74,6 +69,16 @@ void replica_members(const struct replica *r, struct replica_members *out)
         snprintf(m->address, sizeof m->address, "%s", address_read(&c->servers[i]));
     }
     qsort(out->at, out->count, sizeof out->at[0], member_order);
+}
+
+void replica_members(const struct replica *r, struct replica_members *out)
+{
+    const struct raft_configuration *c = &r->raft.configuration;
+    *out =
+        (struct replica_members){.committed = r->raft.configuration_uncommitted_index == 0,
+                                 .index = r->raft.configuration_uncommitted_index != 0 ? r->raft.configuration_uncommitted_index
+                                                                                       : r->raft.configuration_committed_index};
+    members_list(c, out);
 }
 
 bool replica_votes(const struct replica *r)

@@ -305,6 +305,8 @@ void confirm_start(struct loop_task *task);
 /* members.c */
 unsigned voter_count(const struct raft_configuration *c);
 bool voter_has(const struct raft_configuration *c, uint64_t id);
+/* Its servers by id, behind what `out` has of itself. */
+void members_list(const struct raft_configuration *c, struct replica_members *out);
 void members_update(struct replica *r);
 void transfer_check(struct replica *r);
 void transfer_away(struct replica *r);                       /* this leader is no member any more */

@@ -398,9 +398,8 @@ static void lot_settle(struct trio *t, struct shot **lot, int count, uint64_t be
     assert_int_equal(total(follower(t, 0)), before + (uint64_t)count);
 }
 
-static void test_calls_in_flight_at_a_follower_survive_the_leaders_end(void **state)
+static void leader_ends(struct trio *t, void (*end)(struct member *m))
 {
-    struct trio *t = *state;
     struct shot *lot[SPREAD];
     char id[32];
     push_id(leader(t), "a", "first");
@@ -409,9 +408,14 @@ static void test_calls_in_flight_at_a_follower_survive_the_leaders_end(void **st
     for (int i = 0; i < SPREAD; i++) {
         snprintf(id, sizeof id, "id-%d", i);
         lot[i] = push_id_start(f[i % 2], "a", id, "1");
-        if (i == SPREAD / 2) member_crash(&t->members[gone]);
+        if (i == SPREAD / 2) end(&t->members[gone]);
     }
     lot_settle(t, lot, SPREAD, 1);
+}
+
+static void test_calls_in_flight_at_a_follower_survive_the_leaders_end(void **state)
+{
+    leader_ends(*state, member_crash);
 }
 
 static void test_a_parked_poll_survives_the_leaders_end(void **state)
@@ -494,18 +498,7 @@ static void test_a_broken_connection_under_the_same_leader_loses_nothing(void **
 
 static void test_a_leader_that_stops_hands_over_first(void **state)
 {
-    struct trio *t = *state;
-    struct shot *lot[SPREAD];
-    char id[32];
-    push_id(leader(t), "a", "first");
-    int gone = leader_wait(t);
-    struct rig *f[2] = {follower(t, 0), follower(t, 1)};
-    for (int i = 0; i < SPREAD; i++) {
-        snprintf(id, sizeof id, "id-%d", i);
-        lot[i] = push_id_start(f[i % 2], "a", id, "1");
-        if (i == SPREAD / 2) member_stop(&t->members[gone]);
-    }
-    lot_settle(t, lot, SPREAD, 1);
+    leader_ends(*state, member_stop);
 }
 
 static void test_what_was_proposed_without_a_majority_is_told_to_be_unknown(void **state)
