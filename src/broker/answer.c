@@ -219,6 +219,7 @@ static void sink_result(void *ctx, uint32_t slot, const struct engine_result *r)
         s->settled = true;
     } else if (s->orphan_pop && claims != NULL && claims->count > 0) {
         internal_claim_return(b, s->lease);
+        forward_orphan_claimed(b, s->orphan);
     } else {
         internal_count_up(b, r);
     }

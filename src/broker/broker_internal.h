@@ -102,6 +102,7 @@ void call_list_remove(struct call *c);
 struct flight_slot {
     struct call *call; /* NULL: the broker's own command, or a call that no longer waits */
     struct uuid lease; /* of a pop, or a step's next, whose call no longer waits: its claims are handed back */
+    uint64_t orphan;   /* its sequence, when another node put it into the entry */
     bool orphan_pop;
     bool settled; /* its result came */
 };
@@ -265,10 +266,12 @@ struct disk_guard {
 /* Frames of a group's channel, by kind. */
 enum { FRAME_REPLICA = 1, FRAME_CALLS = 2, FRAME_SNAPSHOT = 3 };
 
-/* A pop, or a step's next, that was answered without waiting for the leader: claims that are made for it nonetheless go back. */
+/* A pop, or a step's next, that was answered without waiting for the leader: claims that are made for it nonetheless go back. It is
+ * forgotten when they have, or when the leader says that there will be none. */
 struct orphan {
     struct hash_node node; /* by sequence */
-    struct orphan *next;
+    struct orphan *next, *previous;
+    bool once; /* a step's: it is in one entry at most */
     uint64_t sequence, sent_term;
     struct uuid lease;
 };
@@ -414,9 +417,10 @@ bool dispatch_hopeless(const struct broker *b);
 void dispatch_free(struct broker *b);
 
 /* forward.c */
-bool forward_call(struct broker *b, struct call *c);             /* to the leader; false: it cannot be sent */
-void forward_leave(struct broker *b, struct call *c, bool tell); /* out of the list; claims that come all the same go back */
-void forward_again(struct broker *b, struct call *c);            /* its entry gave it nothing: the leader goes on with it */
+bool forward_call(struct broker *b, struct call *c);              /* to the leader; false: it cannot be sent */
+void forward_leave(struct broker *b, struct call *c, bool tell);  /* out of the list; claims that come all the same go back */
+void forward_orphan_claimed(struct broker *b, uint64_t sequence); /* its claims go back; 0: nobody's */
+void forward_again(struct broker *b, struct call *c);             /* its entry gave it nothing: the leader goes on with it */
 /* The flight of an entry with calls of ours that the leader put there, or NULL. */
 struct flight *forward_flight(struct broker *b, struct slice entry);
 void forward_frame(struct broker *b, uint64_t peer, struct slice frame); /* any frame of FRAME_CALLS */

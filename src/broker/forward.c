@@ -96,7 +96,11 @@ static void orphan_add(struct broker *b, const struct call *c)
     struct cluster *k = &b->cluster;
     struct orphan *o = calloc(1, sizeof *o);
     must(o != NULL);
-    *o = (struct orphan){.sequence = c->sequence, .sent_term = c->sent_term, .lease = c->pop.lease_id};
+    *o = (struct orphan){.sequence = c->sequence,
+                         .sent_term = c->sent_term,
+                         .lease = c->pop.lease_id,
+                         .once = c->kind == CALL_WRITE,
+                         .previous = k->orphan_last};
     hash_table_put(&k->orphans, &o->node, o->sequence);
     if (k->orphan_last != NULL) {
         k->orphan_last->next = o;
@@ -104,6 +108,29 @@ static void orphan_add(struct broker *b, const struct call *c)
         k->orphan_first = o;
     }
     k->orphan_last = o;
+}
+
+static void orphan_drop(struct broker *b, struct orphan *o)
+{
+    struct cluster *k = &b->cluster;
+    if (o->previous != NULL) {
+        o->previous->next = o->next;
+    } else {
+        k->orphan_first = o->next;
+    }
+    if (o->next != NULL) {
+        o->next->previous = o->previous;
+    } else {
+        k->orphan_last = o->previous;
+    }
+    hash_table_remove(&k->orphans, &o->node);
+    free(o);
+}
+
+void forward_orphan_claimed(struct broker *b, uint64_t sequence)
+{
+    struct orphan *o = sequence == 0 ? NULL : orphan_find(b, sequence);
+    if (o != NULL) orphan_drop(b, o);
 }
 
 static bool claims(const struct call *c)
@@ -186,8 +213,10 @@ static void slot_claim(struct broker *b, struct flight *f, const struct origin *
     }
     struct orphan *orphan = orphan_find(b, o->sequence);
     if (orphan == NULL) return;
-    s->orphan_pop = true; /* the orphan stays: its pop may be tried again by the leader */
+    s->orphan_pop = true;
+    s->orphan = orphan->sequence;
     s->lease = orphan->lease;
+    if (orphan->once) orphan_drop(b, orphan); /* a pop that finds nothing may be tried again by the leader */
 }
 
 struct flight *forward_flight(struct broker *b, struct slice entry)
@@ -215,21 +244,13 @@ struct flight *forward_flight(struct broker *b, struct slice entry)
 
 /* ---- in ----------------------------------------------------------------------------------------------------------- */
 
-static void orphan_first_drop(struct broker *b)
-{
-    struct cluster *k = &b->cluster;
-    struct orphan *o = k->orphan_first;
-    k->orphan_first = o->next;
-    if (o->next == NULL) k->orphan_last = NULL;
-    hash_table_remove(&k->orphans, &o->node);
-    free(o);
-}
-
 /* It ended at the leader without an entry. */
 static void call_done(struct broker *b, const struct calls_head *h)
 {
     struct call *c = forward_find(b, h->number);
-    if (c == NULL) return;
+    struct orphan *o = c == NULL ? orphan_find(b, h->number) : NULL;
+    if (o != NULL) orphan_drop(b, o);
+    if (c == NULL || h->outcome == CALL_CANCELLED) return; /* a broken connection cancelled it: the fence tells */
     forward_leave(b, c, false);
     c->retry_after_s = h->retry_after_s;
     switch ((enum call_outcome)h->outcome) {
@@ -338,7 +359,7 @@ static void forwards_resolve(struct broker *b, uint64_t below_term, uint64_t up_
         call_redispatch(b, c);
     }
     struct orphan *o;
-    while ((o = k->orphan_first) != NULL && (o->sent_term < below_term || o->sequence <= up_to_sequence)) orphan_first_drop(b);
+    while ((o = k->orphan_first) != NULL && (o->sent_term < below_term || o->sequence <= up_to_sequence)) orphan_drop(b, o);
 }
 
 void forward_turn(struct broker *b)
@@ -361,7 +382,7 @@ void forward_turn(struct broker *b)
 void forward_free(struct broker *b)
 {
     struct cluster *k = &b->cluster;
-    while (k->orphan_first != NULL) orphan_first_drop(b);
+    while (k->orphan_first != NULL) orphan_drop(b, k->orphan_first);
     hash_table_free(&k->forwards);
     hash_table_free(&k->orphans);
 }

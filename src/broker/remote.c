@@ -56,7 +56,8 @@ static void remote_done(struct call *c)
     struct remote *r = c->remote;
     struct broker *b = c->broker;
     bool outside = (c->outcome == CALL_EMPTY && c->kind == CALL_POP) || c->outcome == CALL_OVERLOADED ||
-                   c->outcome == CALL_STORAGE_FULL || c->outcome == CALL_TIMEOUT || c->outcome == CALL_NO_LEADER;
+                   c->outcome == CALL_STORAGE_FULL || c->outcome == CALL_TIMEOUT || c->outcome == CALL_NO_LEADER ||
+                   c->outcome == CALL_CANCELLED;
     if (outside && !r->proposed) done_send(b, r->peer, r->sequence, c->outcome, c->retry_after_s);
     remote_forget(b, r);
 }

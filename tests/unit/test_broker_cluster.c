@@ -15,6 +15,7 @@ struct member {
     uint64_t id;
     char dir[160];
     struct trio *trio;
+    uint32_t orphans;
 };
 
 struct trio {
@@ -355,6 +356,25 @@ static void test_a_poll_ends_empty_in_its_time(void **state)
     assert_in_range(took_us, 250000, 3000000);
 }
 
+static void orphans_count(struct member *m)
+{
+    m->orphans = m->broker->cluster.orphans.count;
+}
+
+/* What is remembered of callers that left goes when the leader is done with them, not with the leader. */
+static void orphans_go(struct trio *t)
+{
+    for (int i = 0; i < NODES; i++) {
+        struct member *m = &t->members[i];
+        int tries = 0;
+        for (member_do(m, orphans_count); m->orphans > 0 && tries < 100; tries++) {
+            usleep(20000);
+            member_do(m, orphans_count);
+        }
+        assert_int_equal(m->orphans, 0);
+    }
+}
+
 static void test_a_caller_that_left_leaves_no_lease(void **state)
 {
     struct trio *t = *state;
@@ -383,6 +403,7 @@ static void test_a_caller_that_left_leaves_no_lease(void **state)
         shot_free(leaves);
         shot_free(push_);
     }
+    orphans_go(t);
 }
 
 /* ---- the leader goes ------------------------------------------------------------------------------------------------ */
