@@ -13,12 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/logger.h"
 #include "broker/broker_internal.h"
+#include "broker/dir.h"
 
 static void part_failed(void *ctx, const char *what)
 {
@@ -55,48 +55,11 @@ static void cold_block(void *ctx, uint64_t where, uint32_t bytes, char *out)
 
 /* ---- opening ------------------------------------------------------------------------------------------------------ */
 
-/* A name is durable when its directory is synced: also that of a directory which an earlier process made and did not live to sync. */
-static bool dir_make_one(const char *path)
-{
-    if (mkdir(path, 0777) != 0 && errno != EEXIST) return false;
-    char parent[4096];
-    const char *slash = strrchr(path, '/');
-    size_t len = slash == NULL ? 0 : (size_t)(slash - path);
-    snprintf(parent, sizeof parent, "%.*s", (int)len, path);
-    int fd = open(slash == NULL ? "." : len == 0 ? "/" : parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return errno == EACCES; /* a directory above that others look after */
-    bool ok = fsync(fd) == 0 || errno == EROFS || errno == EINVAL;
-    int code = errno;
-    close(fd);
-    errno = code;
-    return ok;
-}
-
-static bool dir_make(const char *path)
-{
-    char text[4096];
-    size_t len = strlen(path);
-    if (len == 0 || len >= sizeof text) return false;
-    memcpy(text, path, len + 1);
-    while (len > 1 && text[len - 1] == '/') text[--len] = '\0';
-    for (char *at = text + 1; *at != '\0'; at++) {
-        if (*at != '/') continue;
-        *at = '\0';
-        struct stat st;
-        if (stat(text, &st) != 0 && !dir_make_one(text)) return false;
-        *at = '/';
-    }
-    return dir_make_one(text);
-}
-
 static bool dir_lock(struct broker *b, struct buf *error)
 {
     char path[4200];
     const char *dir = b->config.dir;
-    if (!dir_make(dir)) {
-        buf_printf(error, "%s: cannot be created: %s", dir, strerror(errno));
-        return false;
-    }
+    if (!dir_make(dir, error)) return false;
     snprintf(path, sizeof path, "%s/lock", dir);
     b->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (b->lock_fd < 0) {

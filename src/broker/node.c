@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/logger.h"
+#include "broker/dir.h"
 #include "broker/node_inner.h"
 
 #define member_of_struct(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
@@ -428,7 +429,7 @@ static bool files_open(struct node *n, int *exit_code, struct buf *error)
     *exit_code = 2;
     bool ours = node_dir_is_used(c->dir) || node_dir_has(c->dir, "groups") || node_dir_has(c->dir, "disk");
     if (!n->clustered && c->groups == 1 && !ours) return true; /* nothing of ours is there, or comes there */
-    if (!node_dir_make(c->dir, error) || !node_lock_try(c->dir, &lock, error)) return false;
+    if (!dir_make(c->dir, error) || !node_lock_try(c->dir, &lock, error)) return false;
     bool good = groups_file_check(c->dir, c, exit_code, error);
     if (good && n->clustered) good = disk_open(n, exit_code, error);
     if (good && !n->clustered && node_dir_has(c->dir, "disk")) {

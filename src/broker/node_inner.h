@@ -35,7 +35,6 @@ struct peers_file {
     struct peer_seen at[NODE_PEERS_KEPT_MAX];
 };
 
-bool node_dir_make(const char *dir, struct buf *error); /* with those above it, durable */
 bool node_dir_has(const char *dir, const char *name);
 bool node_dir_is_used(const char *dir);                          /* a group was made in it */
 bool node_dir_inode(const char *dir, uint64_t *inode);           /* of the directory itself */

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/hash.h"
+#include "broker/dir.h"
 #include "broker/node_inner.h"
 #include "broker/snapshot_manifest.h"
 #include "replica/restore.h"
@@ -196,7 +197,7 @@ static enum restore_result data_make(struct restore *r)
     if (code == 0 && any)
         return fail(r, RESTORE_USAGE,
                     "%s is not empty: a backup is restored to an empty directory, nothing is put over other data", data);
-    if (code == ENOENT) return node_dir_make(data, r->error) ? RESTORE_OK : RESTORE_IO;
+    if (code == ENOENT) return dir_make(data, r->error) ? RESTORE_OK : RESTORE_IO;
     return code == 0 ? RESTORE_OK : fail(r, code == ENOTDIR ? RESTORE_USAGE : RESTORE_IO, "%s: %s", data, strerror(code));
 }
 

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/logger.h"
+#include "broker/dir.h"
 #include "broker/node_inner.h"
 
 static int dir_setup(void **state)
@@ -175,8 +176,8 @@ static void test_directories(void **state)
     int first = -1, second = -1;
     snprintf(deep, sizeof deep, "%s/a//b/c/", dir);
     snprintf(other, sizeof other, "%s/a/b/c", dir);
-    assert_true(node_dir_make(deep, &error));
-    assert_true(node_dir_make(deep, &error));
+    assert_true(dir_make(deep, &error));
+    assert_true(dir_make(deep, &error));
     assert_false(node_dir_is_used(other));
     assert_true(node_dir_inode(deep, &a) && node_dir_inode(other, &b));
     assert_int_equal(a, b);
@@ -189,7 +190,7 @@ static void test_directories(void **state)
     snprintf(deep, sizeof deep, "%s/file", dir);
     assert_int_equal(files_replace(deep, slice_of("x")), 0);
     snprintf(deep, sizeof deep, "%s/file/below", dir);
-    assert_false(node_dir_make(deep, &error));
+    assert_false(dir_make(deep, &error));
     assert_true(says(&error, "cannot be created"));
     buf_free(&error);
 }
