@@ -34,8 +34,17 @@ struct engine_cold {
     void (*block)(void *ctx, uint64_t where, uint32_t bytes, char *out);
 };
 
+/* How much of what is stored too may stay in memory, in bytes; 0 = the default of its part. A bound is kept between entries, node by
+ * node, and changes no answer. What is not stored yet, leased or waiting for somebody stays whatever the bound. */
+struct engine_budget {
+    uint64_t lanes;     /* lanes at rest with their cursors */
+    uint64_t dedup;     /* ids of dedup windows, with what finds those that left */
+    uint64_t kv_values; /* values of KV rows; keys stay */
+};
+
 struct engine_options {
     struct engine_cold cold;
+    struct engine_budget budget;
     uint8_t segment_shift; /* log2 of the unit in which live payload bytes are counted: a log segment (26 = 64 MiB) */
 };
 
@@ -303,6 +312,11 @@ enum trim_round engine_trim_due(struct engine *e, struct engine_now now, uint32_
  * Call it between entries, also on an otherwise idle node until it says false. */
 bool engine_housekeep(struct engine *e);
 
+/* The stored rows that this command will read because they left memory: `range` for each [from, to). For who warms the store on other
+ * threads while the entry that holds it is on its way to the disk. A guess: what is left out is read by engine_apply. */
+void engine_rows_foreseen(struct engine *e, const struct command *c,
+                          void (*range)(void *ctx, struct slice from, struct slice to), void *ctx);
+
 /* ---- reads (group thread, between entries) ------------------------------------------------------------------------ */
 
 struct lane_counts {
@@ -488,7 +502,8 @@ struct engine_stats {
     int64_t timer_first_us; /* when the first timer is due, wall time; 0 = none is pending */
     uint64_t queues, partitions, groups, cursors, leases, dedup_ids, dead_letters, runs_in_memory;
     uint64_t retained_messages, retained_bytes;
-    uint64_t memory_bytes; /* estimate of the engine's tables */
+    uint64_t memory_bytes;                                             /* estimate of the engine's tables */
+    uint64_t lanes_in_memory, lane_bytes, dedup_bytes, kv_value_bytes; /* what of the budgets is used */
 };
 void engine_stats(const struct engine *e, struct engine_stats *out);
 
