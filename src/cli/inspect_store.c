@@ -17,25 +17,19 @@ static const struct {
     const char *name;
     uint8_t numbers[4]; /* of its key: their sizes */
 } KINDS[] = {
-    {ROW_META, "meta", {0}},
-    {ROW_QUEUE, "queue", {4}},
-    {ROW_GROUP, "group", {4, 4}},
-    {ROW_PARTITION, "partition", {4, 4}},
-    {ROW_CURSOR, "cursor", {4, 4, 4}},
-    {ROW_DEAD_LETTER, "dead-letter", {4, 8}},
-    {ROW_DEDUP, "dedup", {8}},
-    {ROW_SEGMENT, "segment", {0}},
-    {ROW_KV, "kv", {0}},
-    {ROW_TIMER, "timer", {8}},
-    {ROW_RUN, "run", {4, 4, 8}},
+    {ROW_META, "meta", {0}},         {ROW_QUEUE, "queue", {4}},       {ROW_GROUP, "group", {4, 4}},
+    {ROW_LANE, "partition", {4, 4}}, {ROW_LANE, "cursor", {4, 4, 4}}, {ROW_DEAD_LETTER, "dead-letter", {4, 8}},
+    {ROW_DEDUP, "dedup", {8}},       {ROW_SEGMENT, "segment", {0}},   {ROW_KV, "kv", {0}},
+    {ROW_TIMER, "timer", {8}},       {ROW_RUN, "run", {4, 4, 8}},
 };
 enum { KIND_COUNT = sizeof KINDS / sizeof KINDS[0] };
 
-static int kind_of(uint8_t first)
+static int kind_of(struct slice key)
 {
-    for (int k = 0; k < KIND_COUNT; k++)
-        if (KINDS[k].kind == first) return k;
-    return -1;
+    int k = 0;
+    while (k < KIND_COUNT && KINDS[k].kind != (uint8_t)key.at[0]) k++;
+    if (k == KIND_COUNT) return -1;
+    return KINDS[k].kind == ROW_LANE && key.len == CURSOR_KEY_BYTES ? k + 1 : k;
 }
 
 /* "queue 3 partition 7 group 1"'s numbers: 3 7 1. KV paths as tenant, namespace and key. */
@@ -79,7 +73,7 @@ static bool row_seen(void *ctx, struct slice key, struct slice value)
 {
     struct rows *r = ctx;
     struct inspect *i = r->i;
-    int kind = kind_of((uint8_t)key.at[0]), at = kind < 0 ? KIND_COUNT : kind;
+    int kind = kind_of(key), at = kind < 0 ? KIND_COUNT : kind;
     r->count[at]++;
     r->key_bytes[at] += key.len;
     r->value_bytes[at] += value.len;

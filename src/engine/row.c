@@ -6,7 +6,7 @@
 #include "base/planted.h"
 #include "engine/engine_internal.h"
 
-enum { META_VERSION = 3, DEDUP_CHUNK_RECORDS = 4096 };
+enum { META_VERSION = 4, DEDUP_CHUNK_RECORDS = 4096 };
 
 /* ---- keys ----------------------------------------------------------------------------------------------------------- */
 
@@ -25,6 +25,13 @@ void row_key_u64(struct row_key *k, uint64_t v)
 {
     row_key_u32(k, (uint32_t)(v >> 32));
     row_key_u32(k, (uint32_t)v);
+}
+
+void row_key_lane(struct row_key *k, uint32_t queue, uint32_t partition)
+{
+    row_key_begin(k, ROW_LANE);
+    row_key_u32(k, queue);
+    row_key_u32(k, partition);
 }
 
 void row_key_run(struct row_key *k, uint32_t queue, uint32_t partition, uint64_t last_offset)
@@ -206,7 +213,7 @@ static void cut_put(struct cutter *c)
 
 static void cut_gone(struct cutter *c)
 {
-    static const enum row_kind kinds[] = {ROW_GROUP, ROW_PARTITION, ROW_CURSOR, ROW_DEAD_LETTER, ROW_RUN};
+    static const enum row_kind kinds[] = {ROW_GROUP, ROW_LANE, ROW_DEAD_LETTER, ROW_RUN};
     for (uint32_t i = 0; i < c->e->gone_queues.count; i++) {
         uint32_t q = c->e->gone_queues.at[i];
         row_key_begin(&c->key, ROW_QUEUE);
@@ -231,8 +238,8 @@ static void cut_removed(struct cutter *c)
     for (size_t at = 0; at < e->gone_cursors.len; at += 12) {
         uint32_t key[3];
         memcpy(key, e->gone_cursors.at + at, sizeof key);
-        row_key_begin(&c->key, ROW_CURSOR);
-        for (int i = 0; i < 3; i++) row_key_u32(&c->key, key[i]);
+        row_key_lane(&c->key, key[0], key[1]);
+        row_key_u32(&c->key, key[2]);
         c->rows->delete (c->rows->ctx, row_key_view(&c->key));
     }
     buf_clear(&e->gone_cursors);
@@ -311,9 +318,7 @@ static void cut_partitions(struct cutter *c)
         struct partition *p = table_at(&c->e->partitions, c->e->dirty_partitions.at[i]);
         if (p == NULL || p->name == NULL || !p->dirty) continue;
         p->dirty = 0;
-        row_key_begin(&c->key, ROW_PARTITION);
-        row_key_u32(&c->key, p->queue);
-        row_key_u32(&c->key, p->number);
+        row_key_lane(&c->key, p->queue, p->number);
         value_partition(&c->value, p);
         cut_put(c);
         cut_runs(c, p);
@@ -328,9 +333,7 @@ static void cut_cursors(struct cutter *c)
         if (!(k->flags & CURSOR_DIRTY)) continue;
         k->flags &= (uint8_t)~CURSOR_DIRTY;
         struct partition *p = table_at(&c->e->partitions, k->partition);
-        row_key_begin(&c->key, ROW_CURSOR);
-        row_key_u32(&c->key, p->queue);
-        row_key_u32(&c->key, k->partition);
+        row_key_lane(&c->key, p->queue, k->partition);
         row_key_u32(&c->key, k->group);
         value_cursor(&c->value, c->e, k);
         cut_put(c);
@@ -799,10 +802,8 @@ const char *engine_load_row(struct engine *e, struct slice key, struct slice val
         return load_queue(e, &k, &v);
     case ROW_GROUP:
         return load_group(e, &k, &v);
-    case ROW_PARTITION:
-        return load_partition(e, &k, &v);
-    case ROW_CURSOR:
-        return load_cursor(e, &k, &v);
+    case ROW_LANE:
+        return key.len == LANE_KEY_BYTES ? load_partition(e, &k, &v) : load_cursor(e, &k, &v);
     case ROW_DEAD_LETTER:
         return load_dead_letter(e, &k, &v);
     case ROW_DEDUP:
@@ -876,13 +877,13 @@ static void digest_partition(struct digester *d, const struct partition *p)
 {
     const struct engine *e = d->e;
     value_partition(&d->b, p);
-    digest_add(d, ROW_PARTITION, p->number);
+    digest_add(d, ROW_LANE, p->number);
     d->partition = p->number;
     run_each(e, p, digest_run, d);
     for (uint32_t at = p->cursors; at != 0; at = cursor_at(e, at)->next) {
         const struct cursor *c = cursor_at(e, at);
         value_cursor(&d->b, e, c);
-        digest_add(d, ROW_CURSOR, (uint64_t)c->group << 32 | p->number);
+        digest_add(d, ROW_LANE, (uint64_t)c->group << 32 | p->number);
     }
 }
 

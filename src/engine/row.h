@@ -3,8 +3,8 @@
  *   01                              meta: seed, counters, last entry head, applied index
  *   02 queue                        queue: tenant, name, options, counters
  *   03 queue group                  group: name, registration
- *   04 queue partition              partition: name, tail, times, bytes
- *   05 queue partition group        cursor with its lease and history
+ *   04 queue partition              lane: name, tail, times, bytes
+ *   04 queue partition group        cursor in it, with its lease and history: a lane and its cursors are one range
  *   06 queue sequence               dead letter
  *   07 sequence                     chunk of dedup records (24 bytes each)
  *   08                              live bytes of the log's segments (node-local)
@@ -22,9 +22,8 @@ enum row_kind {
     ROW_META = 1,
     ROW_QUEUE,
     ROW_GROUP,
-    ROW_PARTITION,
-    ROW_CURSOR,
-    ROW_DEAD_LETTER,
+    ROW_LANE, /* and its cursors */
+    ROW_DEAD_LETTER = 6,
     ROW_DEDUP,
     ROW_SEGMENT,
     ROW_KV,
@@ -32,7 +31,7 @@ enum row_kind {
     ROW_RUN = 0x81,
 };
 
-enum { RUN_KEY_BYTES = 17 };
+enum { LANE_KEY_BYTES = 9, CURSOR_KEY_BYTES = 13, RUN_KEY_BYTES = 17 };
 
 struct row_key {
     unsigned char bytes[24];
@@ -42,6 +41,7 @@ struct row_key {
 void row_key_begin(struct row_key *k, enum row_kind kind);
 void row_key_u32(struct row_key *k, uint32_t v);
 void row_key_u64(struct row_key *k, uint64_t v);
+void row_key_lane(struct row_key *k, uint32_t queue, uint32_t partition);
 void row_key_run(struct row_key *k, uint32_t queue, uint32_t partition, uint64_t last_offset);
 
 static inline struct slice row_key_view(const struct row_key *k)
