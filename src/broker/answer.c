@@ -97,8 +97,9 @@ void calls_go_home(struct broker *b)
 void damage_say(struct broker *b, uint64_t where, uint32_t bytes, const char *what)
 {
     if (!logger_every(&b->damage_said_us, 1000000)) return;
-    log_error("payload at log position %llu (%u bytes, segment file %016llx.seg) cannot be delivered: %s",
-              (unsigned long long)where, bytes, (unsigned long long)(where & ~(b->config.segment_bytes - 1)), what);
+    char text[PLACE_TEXT_BYTES];
+    place_text(where, b->config.segment_bytes, text);
+    log_error("the payload in %s/%s (%u bytes) cannot be delivered: %s", b->config.dir, text, bytes, what);
 }
 
 /* For reads (CALL_READ): the group thread waits for the disk. */
@@ -106,7 +107,7 @@ static bool piece_read_cold(struct broker *b, struct arena *arena, const struct 
 {
     char *at = arena_get(arena, d->block_bytes);
     *block = slice_make(at, d->block_bytes);
-    if (log_read(replica_log(b->replica), d->where, d->block_bytes, at) != LOG_OK) {
+    if (place_read(&b->places, d->where, d->block_bytes, at) != LOG_OK) {
         damage_say(b, d->where, d->block_bytes, "its segment file is missing or unreadable");
         return false;
     }
@@ -128,7 +129,7 @@ bool broker_piece_load(struct broker *b, struct arena *arena, const struct deliv
 {
     struct slice block;
     *out = (struct call_piece){0};
-    out->pinned = log_view(replica_log(b->replica), d->where, d->block_bytes, &block, &out->pin);
+    out->pinned = place_view(&b->places, d->where, d->block_bytes, &block, &out->pin);
     if (!out->pinned && !piece_read_cold(b, arena, d, &block)) return false;
     return piece_take(b, d, block, out);
 }
@@ -154,7 +155,7 @@ static bool pieces_load(struct broker *b, struct call *c, bool *good)
             const struct delivery_piece *d = &claim->pieces[k];
             struct call_piece *out = &c->pieces[at++];
             struct slice block;
-            out->pinned = log_view(replica_log(b->replica), d->where, d->block_bytes, &block, &out->pin);
+            out->pinned = place_view(&b->places, d->where, d->block_bytes, &block, &out->pin);
             if (out->pinned) {
                 *good = piece_take(b, d, block, out);
             } else {

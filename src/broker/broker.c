@@ -42,15 +42,15 @@ static void cold_block(void *ctx, uint64_t where, uint32_t bytes, char *out)
     struct broker *b = ctx;
     struct slice view;
     struct log_pin pin;
-    if (log_view(replica_log(b->replica), where, bytes, &view, &pin)) {
+    if (place_view(&b->places, where, bytes, &view, &pin)) {
         memcpy(out, view.at, bytes);
-        log_unpin(replica_log(b->replica), pin);
+        log_unpin(b->places.log, pin);
         return;
     }
-    if (log_read(replica_log(b->replica), where, bytes, out) != LOG_OK || !push_group_crc_ok(slice_make(out, bytes))) {
-        broker_die(3, "a message at log position %llu (%u bytes) that a command needs cannot be read",
-                   (unsigned long long)where, bytes);
-    }
+    if (place_read(&b->places, where, bytes, out) == LOG_OK && push_group_crc_ok(slice_make(out, bytes))) return;
+    char text[PLACE_TEXT_BYTES];
+    place_text(where, b->config.segment_bytes, text);
+    broker_die(3, "the message in %s/%s (%u bytes) that a command needs cannot be read", b->config.dir, text, bytes);
 }
 
 /* ---- opening ------------------------------------------------------------------------------------------------------ */
@@ -269,6 +269,7 @@ static bool replica_start(struct broker *b, const struct store_mark *mark, int *
         .failed = part_failed,
     };
     enum log_status s = replica_open(&b->replica, &o, error);
+    if (s == LOG_OK) b->places.log = replica_log(b->replica);
     if (s == LOG_OK) return true;
     *exit_code = s == LOG_IO ? 3 : 2;
     return false;

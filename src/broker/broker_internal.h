@@ -29,6 +29,7 @@
 #include "broker/cold.h"
 #include "broker/die.h"
 #include "broker/hash_table.h"
+#include "broker/place.h"
 #include "broker/snapshot.h"
 #include "broker/stamp.h"
 #include "replica/replica.h"
@@ -321,6 +322,7 @@ struct broker {
     struct engine *engine;
     struct store *store;
     struct replica *replica;
+    struct places places;
     int lock_fd;
     struct loop_hook hook, late_hook; /* before and after the replica's own */
     struct loop_task kick;

@@ -70,8 +70,7 @@ static void reads_give(struct broker *b)
         r->given = true;
         k->given_count++;
         k->given_bytes += r->bytes;
-        struct log *log = replica_log(b->replica);
-        r->job.stable_pos = log_end_pos(log) - log_unsynced_bytes(log);
+        r->job.places = b->places;
         cold_reader_submit(k->reader, &r->job);
     }
 }
@@ -144,11 +143,8 @@ static struct cold_read *read_new(struct broker *b, struct call *c, uint32_t cou
     struct cold_read *r = calloc(1, sizeof *r + count * sizeof r->pieces[0]);
     must(r != NULL);
     *r = (struct cold_read){.broker = b, .call = c, .first_pos = UINT64_MAX};
-    r->job = (struct cold_job){.task.run = job_back,
-                               .log = replica_log(b->replica),
-                               .cache = k->cache,
-                               .segment_bytes = b->config.segment_bytes,
-                               .pieces = r->pieces};
+    r->job = (struct cold_job){
+        .task.run = job_back, .cache = k->cache, .segment_bytes = b->config.segment_bytes, .pieces = r->pieces};
     uint32_t slot = 0;
     for (uint32_t i = 0; i < c->result.pop.count; i++) {
         const struct claim *claim = &c->result.pop.claims[i];

@@ -22,8 +22,7 @@
 
 #include "base/loop.h"
 #include "base/slice.h"
-#include "engine/engine.h"
-#include "log/log.h"
+#include "broker/place.h"
 
 enum {
     COLD_THREADS_MAX = 2, /* of a group, started when they are needed */
@@ -52,9 +51,9 @@ struct cold_piece {
 struct cold_job {
     struct loop_task task; /* posted to the loop when it was read */
     struct cold_job *next; /* the reader's */
-    struct log *log;
+    struct places places;
     struct cold_cache *cache;
-    uint64_t segment_bytes, stable_pos; /* what lies before it in the log does not change any more */
+    uint64_t segment_bytes;
     uint32_t count;
     struct cold_piece *pieces; /* in order of positions once it was read */
 };

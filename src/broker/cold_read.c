@@ -200,7 +200,7 @@ struct cold_range *cold_cache_find(struct cold_cache *c, uint64_t where, uint32_
 static struct cold_range *range_read(const struct cold_job *j, uint64_t pos, uint32_t len)
 {
     struct cold_range *r = range_new(pos, len);
-    if (log_read(j->log, pos, len, r->bytes) == LOG_OK) return r;
+    if (place_read(&j->places, pos, len, r->bytes) == LOG_OK) return r;
     cold_range_drop(r);
     return NULL;
 }
@@ -210,10 +210,10 @@ static bool range_fill(const struct cold_job *j, struct cold_range *r, uint32_t 
 {
     struct cold_cache *c = j->cache;
     uint32_t len = r->len;
-    bool good = log_read(j->log, r->pos, len, r->bytes) == LOG_OK;
+    bool good = place_read(&j->places, r->pos, len, r->bytes) == LOG_OK;
     if (!good && len > needed) {
         len = needed;
-        good = log_read(j->log, r->pos, len, r->bytes) == LOG_OK;
+        good = place_read(&j->places, r->pos, len, r->bytes) == LOG_OK;
     }
     pthread_mutex_lock(&c->lock);
     c->bytes -= r->len - len;
@@ -233,6 +233,7 @@ static struct cold_range *range_get(const struct cold_job *j, uint64_t pos, uint
 {
     struct cold_cache *c = j->cache;
     struct cold_range *r;
+    uint64_t stable_pos = place_stable(&j->places, pos);
     if (len > COLD_RANGE_BYTES) return range_read(j, pos, len);
     pthread_mutex_lock(&c->lock);
     while ((r = list_find(c, pos, len)) != NULL && r->reading) pthread_cond_wait(&c->filled, &c->lock);
@@ -243,7 +244,7 @@ static struct cold_range *range_get(const struct cold_job *j, uint64_t pos, uint
         return r;
     }
     uint64_t segment_end = (pos | (j->segment_bytes - 1)) + 1;
-    uint32_t all = list_ahead(c, pos, len, segment_end < j->stable_pos ? segment_end : j->stable_pos);
+    uint32_t all = list_ahead(c, pos, len, segment_end < stable_pos ? segment_end : stable_pos);
     list_evict(c, all);
     r = range_new(pos, all);
     r->reading = true;

@@ -7,8 +7,8 @@
  * What left memory, or never was there (payload bytes), is read through struct engine_cold, which the caller supplies. The
  * answer is the same whatever is cached.
  *
- * `where`: a node-local place in the log (a byte position). The engine stores it with each append run and hands it out with
- * deliveries; it takes no part in any decision nor in the digest.
+ * `where`: a node-local place of payload bytes: a byte position in the log or, with PLACE_ARCHIVE set, one in the archive. The engine
+ * stores it with each append run and hands it out with deliveries; it takes no part in any decision nor in the digest.
  *
  * Life: engine_new, engine_load_row for each stored row, engine_loaded, then engine_apply for each entry in log order. From
  * time to time engine_cut collects the changed rows; the caller stores them together with the applied index. */
@@ -22,6 +22,8 @@
 
 struct engine;
 struct queue;
+
+#define PLACE_ARCHIVE (UINT64_C(1) << 63)
 
 /* Reads of stored rows, from what engine_cut gave earlier. */
 struct engine_cold {

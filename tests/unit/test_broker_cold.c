@@ -252,7 +252,7 @@ static void test_only_what_is_damaged_is_a_fault(void **state)
     for (uint32_t i = 0; i < 3; i++)
         pieces[i] = (struct cold_piece){.where = d[2 - i].where, .bytes = d[2 - i].block_bytes, .slot = i};
     pieces[1].where += r->config.segment_bytes * 1000; /* there is no such segment */
-    struct cold_job j = {.log = replica_log(r->broker->replica),
+    struct cold_job j = {.places = r->broker->places,
                          .cache = r->broker->cold.cache,
                          .segment_bytes = r->config.segment_bytes,
                          .count = 3,
