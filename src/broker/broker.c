@@ -55,14 +55,15 @@ static void cold_block(void *ctx, uint64_t where, uint32_t bytes, char *out)
 
 /* ---- opening ------------------------------------------------------------------------------------------------------ */
 
-static bool dir_lock(struct broker *b, struct buf *error)
+static bool dir_lock(struct broker *b, int *exit_code, struct buf *error)
 {
     char path[4200];
     const char *dir = b->config.dir;
-    if (!dir_make(dir, error)) return false;
+    if (!dir_make(dir, exit_code, error)) return false;
     snprintf(path, sizeof path, "%s/lock", dir);
     b->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (b->lock_fd < 0) {
+        *exit_code = dir_exit_code(errno);
         buf_printf(error, "%s: %s", path, strerror(errno));
         return false;
     }
@@ -341,7 +342,7 @@ struct broker *broker_open(const struct config *config, const struct broker_plac
     arena_init(&b->scratch);
     struct store_mark mark = {0};
     *exit_code = 2;
-    if (!dir_lock(b, error)) goto fail;
+    if (!dir_lock(b, exit_code, error)) goto fail;
     if (!incoming_finish(b->config.dir, error)) {
         *exit_code = 3;
         goto fail;

@@ -19,7 +19,12 @@ static int dir_make_one(const char *path)
     return code == EACCES || code == EROFS || code == EINVAL ? 0 : code;
 }
 
-bool dir_make(const char *dir, struct buf *error)
+int dir_exit_code(int code)
+{
+    return code == EIO || code == ENOSPC || code == EDQUOT ? 3 : 2;
+}
+
+bool dir_make(const char *dir, int *exit_code, struct buf *error)
 {
     char text[FILES_PATH_BYTES];
     size_t len = strlen(dir);
@@ -36,6 +41,8 @@ bool dir_make(const char *dir, struct buf *error)
         *at = '/';
     }
     if (code == 0) code = dir_make_one(text);
-    if (code != 0) buf_printf(error, "%s: cannot be created: %s", dir, strerror(code));
-    return code == 0;
+    if (code == 0) return true;
+    buf_printf(error, "%s: cannot be created: %s", dir, strerror(code));
+    *exit_code = dir_exit_code(code);
+    return false;
 }

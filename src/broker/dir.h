@@ -4,7 +4,9 @@
 
 #include "base/buf.h"
 
-/* With those above it; durable. False: `error` says why. */
-bool dir_make(const char *dir, struct buf *error);
+/* With those above it; durable. False: `error` says why, and the exit code is 3 when the disk failed, 2 when such a directory cannot be. */
+bool dir_make(const char *dir, int *exit_code, struct buf *error);
+/* Of a failed system call at a data directory. */
+int dir_exit_code(int code);
 
 #endif

@@ -429,7 +429,7 @@ static bool files_open(struct node *n, int *exit_code, struct buf *error)
     *exit_code = 2;
     bool ours = node_dir_is_used(c->dir) || node_dir_has(c->dir, "groups") || node_dir_has(c->dir, "disk");
     if (!n->clustered && c->groups == 1 && !ours) return true; /* nothing of ours is there, or comes there */
-    if (!dir_make(c->dir, error) || !node_lock_try(c->dir, &lock, error)) return false;
+    if (!dir_make(c->dir, exit_code, error) || !node_lock_try(c->dir, &lock, exit_code, error)) return false;
     bool good = groups_file_check(c->dir, c, exit_code, error);
     if (good && n->clustered) good = disk_open(n, exit_code, error);
     if (good && !n->clustered && node_dir_has(c->dir, "disk")) {

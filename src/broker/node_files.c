@@ -15,6 +15,7 @@
 #include "base/files.h"
 #include "base/hash.h"
 #include "base/logger.h"
+#include "broker/dir.h"
 #include "broker/node_inner.h"
 
 /* ---- directories -------------------------------------------------------------------------------------------------- */
@@ -40,12 +41,13 @@ bool node_dir_inode(const char *dir, uint64_t *inode)
     return true;
 }
 
-bool node_lock_try(const char *dir, int *fd, struct buf *error)
+bool node_lock_try(const char *dir, int *fd, int *exit_code, struct buf *error)
 {
     char path[FILES_PATH_BYTES];
     snprintf(path, sizeof path, "%s/lock", dir);
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (*fd < 0) {
+        *exit_code = dir_exit_code(errno);
         buf_printf(error, "%s: %s", path, strerror(errno));
         return false;
     }

@@ -38,7 +38,8 @@ struct peers_file {
 bool node_dir_has(const char *dir, const char *name);
 bool node_dir_is_used(const char *dir);                          /* a group was made in it */
 bool node_dir_inode(const char *dir, uint64_t *inode);           /* of the directory itself */
-bool node_lock_try(const char *dir, int *fd, struct buf *error); /* the lock that the group's broker takes later */
+/* The lock that the group's broker takes later. */
+bool node_lock_try(const char *dir, int *fd, int *exit_code, struct buf *error);
 /* Each: false = I/O or damage, said in `error`; exit code 3 or 2. */
 bool disk_file_load(const char *dir, struct disk_file *out, bool *found, int *exit_code, struct buf *error);
 bool disk_file_store(const char *dir, const struct disk_file *f, struct buf *error);

@@ -197,7 +197,10 @@ static enum restore_result data_make(struct restore *r)
     if (code == 0 && any)
         return fail(r, RESTORE_USAGE,
                     "%s is not empty: a backup is restored to an empty directory, nothing is put over other data", data);
-    if (code == ENOENT) return dir_make(data, r->error) ? RESTORE_OK : RESTORE_IO;
+    if (code == ENOENT) {
+        int exit_code;
+        return dir_make(data, &exit_code, r->error) ? RESTORE_OK : RESTORE_IO;
+    }
     return code == 0 ? RESTORE_OK : fail(r, code == ENOTDIR ? RESTORE_USAGE : RESTORE_IO, "%s: %s", data, strerror(code));
 }
 

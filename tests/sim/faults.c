@@ -122,6 +122,7 @@ static void fault_add(struct schedule *s, const struct fault *f)
 static void changes_make(struct schedule *s, struct rng *r, int64_t from_us, int64_t to_us)
 {
     uint32_t nodes = s->nodes, victim = 1 + (uint32_t)rng_below(r, nodes);
+    if (to_us - 120000000 <= from_us) return; /* a change would not be over in time */
     int64_t at_us = rng_span(r, from_us, to_us - 120000000);
     if (rng_chance(r, 350)) {
         struct fault wipe = {.kind = FAULT_WIPE, .at_us = at_us, .n = {victim, rng_span(r, 15000, 60000)}};

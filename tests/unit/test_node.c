@@ -1,4 +1,5 @@
 /* A node: its small files, members' addresses, and several groups in one process. (Clusters are tests/api's.) */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -173,25 +174,27 @@ static void test_directories(void **state)
     char deep[512], other[512];
     struct buf error = {0};
     uint64_t a = 0, b = 0;
-    int first = -1, second = -1;
+    int first = -1, second = -1, exit_code = 0;
     snprintf(deep, sizeof deep, "%s/a//b/c/", dir);
     snprintf(other, sizeof other, "%s/a/b/c", dir);
-    assert_true(dir_make(deep, &error));
-    assert_true(dir_make(deep, &error));
+    assert_true(dir_make(deep, &exit_code, &error));
+    assert_true(dir_make(deep, &exit_code, &error));
     assert_false(node_dir_is_used(other));
     assert_true(node_dir_inode(deep, &a) && node_dir_inode(other, &b));
     assert_int_equal(a, b);
-    assert_true(node_lock_try(other, &first, &error));
-    assert_false(node_lock_try(other, &second, &error));
+    assert_true(node_lock_try(other, &first, &exit_code, &error));
+    assert_false(node_lock_try(other, &second, &exit_code, &error));
     assert_true(says(&error, "in use"));
     close(first);
-    assert_true(node_lock_try(other, &second, &error));
+    assert_true(node_lock_try(other, &second, &exit_code, &error));
     close(second);
     snprintf(deep, sizeof deep, "%s/file", dir);
     assert_int_equal(files_replace(deep, slice_of("x")), 0);
     snprintf(deep, sizeof deep, "%s/file/below", dir);
-    assert_false(dir_make(deep, &error));
+    assert_false(dir_make(deep, &exit_code, &error));
     assert_true(says(&error, "cannot be created"));
+    assert_int_equal(exit_code, 2);
+    assert_int_equal(dir_exit_code(EIO), 3);
     buf_free(&error);
 }
 
