@@ -280,7 +280,12 @@ static bool store_start(struct broker *b, struct store_mark *mark, int *exit_cod
 {
     char dir[4200];
     snprintf(dir, sizeof dir, "%s/store", b->config.dir);
-    struct store_options o = {.dir = dir, .loop = b->loop, .ctx = b, .failed = part_failed};
+    struct store_options o = {.dir = dir,
+                              .loop = b->loop,
+                              .buffer_bytes = b->config.memory.store_buffers,
+                              .block_cache_bytes = b->config.memory.store_cache,
+                              .ctx = b,
+                              .failed = part_failed};
     enum store_status s = store_open(&b->store, &o, mark, error);
     if (s == STORE_OK) return true;
     *exit_code = s == STORE_IO ? 3 : 2;
@@ -349,7 +354,9 @@ struct broker *broker_open(const struct config *config, const struct broker_plac
     }
     if (!store_start(b, &mark, exit_code, error)) goto fail;
     if (!segment_bytes_find(b, exit_code, error)) goto fail;
+    const struct memory_plan *m = &b->config.memory;
     struct engine_options eo = {.cold = {.ctx = b, .scan = cold_scan, .block = cold_block},
+                                .budget = {.lanes = m->lanes, .dedup = m->dedup, .kv_values = m->kv_values, .runs = m->runs},
                                 .segment_shift = shift_of(b->config.segment_bytes)};
     b->engine = engine_new(&eo);
     if (!state_load(b, &mark, exit_code, error)) goto fail;

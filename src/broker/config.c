@@ -1,6 +1,7 @@
 /* One table of variables: name, kind, where it goes, default, range. Flags set the same fields after the environment was read. */
 #include "broker/config.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -8,17 +9,17 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/resource.h>
-#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include "base/limits.h"
 #include "base/logger.h"
 #include "base/must.h"
 #include "broker/config_inner.h"
+#include "broker/memory_limit.h"
 
 #define MIB (1ull << 20)
 
-enum value_kind { VALUE_U16, VALUE_U32, VALUE_U64, VALUE_MIB, VALUE_BOOL, VALUE_TEXT };
+enum value_kind { VALUE_U16, VALUE_U32, VALUE_U64, VALUE_BYTES, VALUE_MIB, VALUE_BOOL, VALUE_TEXT };
 
 struct variable {
     const char *name;
@@ -34,23 +35,23 @@ struct variable {
 static const struct variable variables[] = {
     {"QUEEN_RAFT_DIR", VALUE_TEXT, FIELD(dir), 0, 1, 0, "a directory"},
     {"PORT", VALUE_U16, FIELD(port), 6632, 0, 65535, "0 = any free one"},
-    {"QUEEN_MAX_BODY_BYTES", VALUE_U64, FIELD(body_bytes_max), BODY_BYTES_MAX_DEFAULT, 1024, COMMAND_BYTES_MAX / 3 * 2,
-     "bytes"},
-    {"QUEEN_RAFT_SEGMENT_BYTES", VALUE_U64, FIELD(segment_bytes), 64 * MIB, 1 * MIB, 1024 * MIB, "bytes, a power of two"},
-    {"QUEEN_LOG_CACHE_BYTES", VALUE_U64, FIELD(cache_bytes), 0, 1 * MIB, 65536 * MIB, "bytes"},
+    {"QUEEN_MEMORY_MAX", VALUE_BYTES, FIELD(memory_max), 0, 1, 1ull << 50, "bytes"},
+    {"QUEEN_MAX_BODY_BYTES", VALUE_BYTES, FIELD(body_bytes_max), 0, 1024, COMMAND_BYTES_MAX / 3 * 2, "bytes"},
+    {"QUEEN_RAFT_SEGMENT_BYTES", VALUE_BYTES, FIELD(segment_bytes), 64 * MIB, 1 * MIB, 1024 * MIB, "bytes, a power of two"},
+    {"QUEEN_LOG_CACHE_BYTES", VALUE_BYTES, FIELD(cache_bytes), 0, 1 * MIB, 65536 * MIB, "bytes"},
     {"RETENTION_INTERVAL", VALUE_U32, FIELD(retention_every_ms), 5000, 100, 3600000, "ms"},
     {"QUEEN_RAFT_RETENTION_SCAN_PER_S", VALUE_U32, FIELD(retention_scan_per_s), 50000, 1, 10000000, "lanes a second"},
-    {"QUEEN_SCRUB_BYTES_S", VALUE_U64, FIELD(scrub_bytes_s), 4 * MIB, 0, 65536 * MIB, "bytes a second, 0 = off"},
+    {"QUEEN_SCRUB_BYTES_S", VALUE_BYTES, FIELD(scrub_bytes_s), 4 * MIB, 0, 65536 * MIB, "bytes a second, 0 = off"},
     {"QUEEN_RAFT_DURABLE_EVERY_MS", VALUE_U32, FIELD(durable_every_ms), 1000, 1, 600000, "ms"},
-    {"QUEEN_RAFT_DURABLE_EVERY_BYTES", VALUE_U64, FIELD(durable_every_bytes), 256 * MIB, 1 * MIB, 65536 * MIB, "bytes"},
+    {"QUEEN_RAFT_DURABLE_EVERY_BYTES", VALUE_BYTES, FIELD(durable_every_bytes), 256 * MIB, 1 * MIB, 65536 * MIB, "bytes"},
     {"QUEEN_RAFT_DISK_HIGH_PCT", VALUE_U32, FIELD(disk_high_pct), 85, 1, 100, "percent"},
     {"QUEEN_RAFT_DISK_LOW_PCT", VALUE_U32, FIELD(disk_low_pct), 80, 1, 100, "percent"},
-    {"QUEEN_RAFT_ADMIT_MAX_MB", VALUE_MIB, FIELD(admit_bytes_max), 128, 0, 1048576, "MiB, 0 = off"},
+    {"QUEEN_RAFT_ADMIT_MAX_MB", VALUE_MIB, FIELD(admit_bytes_max), 0, 0, 1048576, "MiB, 0 = off"},
     {"QUEEN_RAFT_ADMIT_HOLD_MS", VALUE_U32, FIELD(admit_hold_ms), 500, 1, 60000, "ms"},
     {"POP_DEFAULT_TIMEOUT_MS", VALUE_U32, FIELD(pop_timeout_ms), 30000, 1, DEADLINE_MS_MAX, "ms"},
     {"DEFAULT_TIMEOUT", VALUE_U32, FIELD(pop_timeout_ms), 30000, 1, DEADLINE_MS_MAX, "ms"},
     {"QUEEN_STMT_TIMEOUT_MS", VALUE_U32, FIELD(statement_timeout_ms), 30000, 1, DEADLINE_MS_MAX, "ms"},
-    {"QUEEN_TIMERS_MAX_PAYLOAD_BYTES", VALUE_U64, FIELD(timer_payload_bytes_max), TIMER_PAYLOAD_BYTES_MAX_DEFAULT, 1,
+    {"QUEEN_TIMERS_MAX_PAYLOAD_BYTES", VALUE_BYTES, FIELD(timer_payload_bytes_max), TIMER_PAYLOAD_BYTES_MAX_DEFAULT, 1,
      COMMAND_BYTES_MAX / 3 * 2, "bytes"},
     {"QUEEN_TIMERS_MAX_HORIZON_S", VALUE_U64, FIELD(timer_horizon_s), 90 * 86400, 1, TIMER_DELAY_US_MAX / 1000000, "seconds"},
     {"QUEEN_KV_MAX_VALUE_BYTES", VALUE_U32, FIELD(kv_value_bytes_max), KV_VALUE_BYTES_MAX, 1, KV_VALUE_BYTES_MAX, "bytes"},
@@ -72,7 +73,7 @@ static const struct variable variables[] = {
     {"QUEEN_RAFT_TLS_KEY", VALUE_TEXT, FIELD(tls_key), 0, 0, 0, "a file"},
     {"QUEEN_RAFT_TLS_CA", VALUE_TEXT, FIELD(tls_ca), 0, 0, 0, "a file"},
     {"QUEEN_RAFT_ELECTION_MS", VALUE_U32, FIELD(election_ms), 0, 50, 60000, "ms"},
-    {"QUEEN_RAFT_KEEP_BYTES", VALUE_U64, FIELD(keep_bytes), 256 * MIB, 0, 1024 * 1024 * MIB, "bytes"},
+    {"QUEEN_RAFT_KEEP_BYTES", VALUE_BYTES, FIELD(keep_bytes), 256 * MIB, 0, 1024 * 1024 * MIB, "bytes"},
     {"QUEEN_RAFT_PROMOTE_MAX_LAG", VALUE_U32, FIELD(promote_max_lag), 1000, 0, 1000000000, "entries"},
     {"QUEEN_RAFT_READY_LAG_MS", VALUE_U32, FIELD(ready_lag_ms), 2000, 1, 3600000, "ms"},
     {"QUEEN_RAFT_READY_LAG_ENTRIES", VALUE_U32, FIELD(ready_lag_entries), 1000, 0, 1000000000, "entries"},
@@ -86,7 +87,8 @@ static const char *const help = "usage: queen serve [--data DIR] [--port N] [--h
                                 "  --data DIR   where everything is kept (QUEEN_RAFT_DIR), default ./data\n"
                                 "  --port N     HTTP port (PORT), default 6632, 0 = any free one\n"
                                 "  --host HOST  address to listen on (QUEEN_BIND_ADDR, HOST), default 127.0.0.1\n"
-                                "Everything else is set by environment variables; the effective values are printed at start.\n";
+                                "Everything else is set by environment variables; the effective values are printed at start.\n"
+                                "QUEEN_MEMORY_MAX bounds the memory: bytes, or 512M, 4G; default half of what is allowed.\n";
 
 /* ---- reading one value -------------------------------------------------------------------------------------------- */
 
@@ -128,6 +130,20 @@ bool config_number(struct slice s, uint64_t *out)
     return true;
 }
 
+/* Digits, and K, M, G or T for powers of 1024. */
+static bool bytes_read(struct slice s, uint64_t *out)
+{
+    static const char units[] = "KMGT";
+    unsigned char last = s.len == 0 ? 0 : (unsigned char)s.at[s.len - 1];
+    const char *unit = last == 0 ? NULL : strchr(units, toupper(last));
+    if (unit == NULL) return config_number(s, out);
+    int shift = 10 * (int)(unit - units + 1);
+    s.len--;
+    if (!config_number(s, out) || *out > UINT64_MAX >> shift) return false;
+    *out <<= shift;
+    return true;
+}
+
 static void field_set(struct config *c, const struct variable *v, uint64_t value)
 {
     char *at = (char *)c + v->at;
@@ -139,6 +155,7 @@ static void field_set(struct config *c, const struct variable *v, uint64_t value
         *(uint32_t *)(void *)at = (uint32_t)value;
         return;
     case VALUE_U64:
+    case VALUE_BYTES:
         *(uint64_t *)(void *)at = value;
         return;
     case VALUE_MIB:
@@ -179,7 +196,8 @@ static bool value_set(struct config *c, const struct variable *v, const char *na
         buf_printf(error, "%s=%.200s is not a boolean; allowed are true/false, 1/0, yes/no, on/off", name, text);
         return false;
     default:
-        if (config_number(s, &number) && number >= v->min && number <= v->max) {
+        if ((v->kind == VALUE_BYTES ? bytes_read(s, &number) : config_number(s, &number)) && number >= v->min &&
+            number <= v->max) {
             field_set(c, v, number);
             return true;
         }
@@ -329,12 +347,6 @@ static bool relations_check(struct config *c, struct buf *error)
 
 /* ---- defaults that the machine gives ------------------------------------------------------------------------------ */
 
-static uint64_t memory_bytes(void)
-{
-    struct sysinfo info;
-    return sysinfo(&info) != 0 ? 2048 * MIB : (uint64_t)info.totalram * info.mem_unit;
-}
-
 static void machine_defaults(struct config *c)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -344,17 +356,6 @@ static void machine_defaults(struct config *c)
         long threads = cores <= 2 ? 1 : cores - 1;
         c->edge_threads = (uint32_t)(threads > 8 ? 8 : threads);
     }
-    if (c->cache_bytes == 0) {
-        uint64_t part = memory_bytes() / 32;
-        c->cache_bytes = part < 64 * MIB ? 64 * MIB : part > 512 * MIB ? 512 * MIB : part;
-    }
-    if (c->connections_max == 0) {
-        struct rlimit limit = {0};
-        uint64_t files = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_max : 1024;
-        if (files > 200000) files = 200000;
-        uint64_t kept = files / 4 > 512 ? 512 : files / 4; /* log, store and what else must never lack a descriptor */
-        c->connections_max = (uint32_t)(files - kept);
-    }
     if (c->server_id[0] != '\0') return;
     const char *host = config_env("HOSTNAME");
     if (host != NULL && strlen(host) < sizeof c->server_id) {
@@ -363,6 +364,46 @@ static void machine_defaults(struct config *c)
         snprintf(c->server_id, sizeof c->server_id, "queen");
     }
     c->server_id[sizeof c->server_id - 1] = '\0';
+}
+
+/* As many connections as there may be files, less those that log, store and others must never lack. */
+static uint32_t connections_of_files(void)
+{
+    struct rlimit limit = {0};
+    uint64_t files = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_max : 1024;
+    if (files > 200000) files = 200000;
+    uint64_t kept = files / 4 > 512 ? 512 : files / 4;
+    return (uint32_t)(files - kept);
+}
+
+static uint64_t memory_default(const struct config *c)
+{
+    uint64_t limit = memory_limit(""), least = memory_plan_min(c->groups, c->edge_threads);
+    return limit / 2 >= least || limit < least ? limit / 2 : least;
+}
+
+static bool memory_read(struct config *c, struct buf *error)
+{
+    bool given = c->memory_max != 0;
+    if (!given) c->memory_max = memory_default(c);
+    struct memory_wish w = {.total = c->memory_max,
+                            .groups = c->groups,
+                            .edge_threads = c->edge_threads,
+                            .log_cache = c->cache_bytes,
+                            .body_bytes_max = c->body_bytes_max,
+                            .admit_bytes_max = c->admit_bytes_max,
+                            .connections_max = c->connections_max,
+                            .admit_off = c->admit_bytes_max == 0 && config_env("QUEEN_RAFT_ADMIT_MAX_MB") != NULL};
+    if (!memory_plan_make(&c->memory, &w, error)) {
+        if (!given) buf_text(error, " (half of what this machine or container allows, as QUEEN_MEMORY_MAX is not set)");
+        return false;
+    }
+    c->cache_bytes = c->memory.log_cache;
+    c->body_bytes_max = c->memory.body_bytes_max;
+    c->admit_bytes_max = c->memory.admit_bytes_max;
+    uint32_t files = connections_of_files();
+    if (c->connections_max == 0) c->connections_max = files < c->memory.connections_max ? files : c->memory.connections_max;
+    return true;
 }
 
 /* ---- flags -------------------------------------------------------------------------------------------------------- */
@@ -419,7 +460,34 @@ bool config_read(struct config *out, int argc, char **argv, struct buf *error)
     if (!level_read(out, "LOG_LEVEL", error) || !level_read(out, "RUST_LOG", error)) return false;
     if (!flags_read(out, argc, argv, error) || !relations_check(out, error)) return false;
     machine_defaults(out);
-    return true;
+    return memory_read(out, error);
+}
+
+static void memory_print(const struct memory_plan *m)
+{
+    const struct {
+        const char *name;
+        uint64_t bytes;
+    } shares[] = {
+        {"connections", m->connections},
+        {"bodies", m->bodies},
+        {"answers", m->answers},
+        {"log", m->log},
+        {"cold_cache", m->cold_cache},
+        {"cold_reads", m->cold_reads},
+        {"store", m->store},
+        {"unstored", m->unstored},
+        {"runs", m->runs},
+        {"lanes", m->lanes},
+        {"dedup", m->dedup},
+        {"kv_values", m->kv_values},
+        {"rest", m->base + m->margin},
+    };
+    struct buf text = {0};
+    for (size_t i = 0; i < sizeof shares / sizeof shares[0]; i++)
+        buf_printf(&text, " %s %.1f", shares[i].name, (double)shares[i].bytes / (double)MIB);
+    log_info("memory: %.0f MiB at most:%.*s", (double)m->total / (double)MIB, (int)text.len, text.at);
+    buf_free(&text);
 }
 
 void config_print(const struct config *c)
@@ -442,6 +510,7 @@ void config_print(const struct config *c)
             log_info("config: %s=%u", v->name, *(const uint32_t *)(const void *)at);
             break;
         case VALUE_U64:
+        case VALUE_BYTES:
             log_info("config: %s=%llu", v->name, (unsigned long long)*(const uint64_t *)(const void *)at);
             break;
         case VALUE_MIB:
@@ -452,6 +521,7 @@ void config_print(const struct config *c)
     log_info("config: QUEEN_BIND_ADDR=%s", c->host);
     log_info("config: DEFAULT_SUBSCRIPTION_MODE=%s", c->subscribe_all ? "all" : "new");
     config_cluster_print(c);
+    memory_print(&c->memory);
     log_info("config: %s", c->groups > 1         ? "each group runs on a thread of its own"
                            : c->group_own_thread ? "the group runs on its own thread"
                                                  : "the group runs in the edge's loop");

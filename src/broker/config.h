@@ -8,6 +8,7 @@
 
 #include "base/buf.h"
 #include "base/uuid.h"
+#include "broker/memory_plan.h"
 
 enum { CONFIG_PEERS_MAX = 9, CONFIG_GROUPS_MAX = 64, CONFIG_TENANTS_MAX = 1024 };
 
@@ -46,16 +47,18 @@ struct config {
     char dir[4096];                /* --data, QUEEN_RAFT_DIR; default ./data */
     char host[256];                /* HOST, QUEEN_BIND_ADDR; default 127.0.0.1 while there is no authentication */
     uint16_t port;                 /* --port, PORT; 6632; 0 = any, printed */
-    uint64_t body_bytes_max;       /* QUEEN_MAX_BODY_BYTES */
+    uint64_t memory_max;           /* QUEEN_MEMORY_MAX; default: half of what the machine or the container allows */
+    struct memory_plan memory;     /* its division; a group's own part in a group's configuration */
+    uint64_t body_bytes_max;       /* QUEEN_MAX_BODY_BYTES; default as planned, as the next ones */
     uint64_t segment_bytes;        /* QUEEN_RAFT_SEGMENT_BYTES, 64 MiB */
-    uint64_t cache_bytes;          /* QUEEN_LOG_CACHE_BYTES, default by the machine's memory: 1/32 of it, 64..512 MiB */
+    uint64_t cache_bytes;          /* QUEEN_LOG_CACHE_BYTES: 1/16 of memory_max, at most 512 MiB */
     uint32_t retention_every_ms;   /* RETENTION_INTERVAL, 5000: how long after an entry, or a round, the next round begins */
     uint32_t retention_scan_per_s; /* QUEEN_RAFT_RETENTION_SCAN_PER_S, 50000: lanes looked at */
     uint64_t scrub_bytes_s;        /* QUEEN_SCRUB_BYTES_S, 4 MiB: sealed files of the log looked through; 0 = off */
     uint32_t durable_every_ms;     /* QUEEN_RAFT_DURABLE_EVERY_MS, 1000: rows of the store become durable */
     uint64_t durable_every_bytes;  /* QUEEN_RAFT_DURABLE_EVERY_BYTES, 256 MiB of log */
     uint32_t disk_high_pct, disk_low_pct; /* QUEEN_RAFT_DISK_HIGH_PCT, _LOW_PCT: 85, 80 */
-    uint64_t admit_bytes_max;             /* QUEEN_RAFT_ADMIT_MAX_MB: 128 MiB; 0 = off */
+    uint64_t admit_bytes_max;             /* QUEEN_RAFT_ADMIT_MAX_MB: 1/24 of memory_max, at most 128 MiB; 0 = off */
     uint32_t admit_hold_ms;           /* QUEEN_RAFT_ADMIT_HOLD_MS: the oldest queued call waited longer: pushes are refused */
     uint32_t pop_timeout_ms;          /* DEFAULT_TIMEOUT, POP_DEFAULT_TIMEOUT_MS */
     uint32_t statement_timeout_ms;    /* QUEEN_STMT_TIMEOUT_MS */
@@ -69,7 +72,7 @@ struct config {
     uint32_t
         edge_threads; /* QUEEN_EDGE_THREADS; default: cores - 1, 1..8; with 1 or 2 cores the group runs in the edge's loop */
     bool group_own_thread;
-    uint32_t connections_max; /* QUEEN_CONNECTIONS_MAX; default from the file limit */
+    uint32_t connections_max; /* QUEEN_CONNECTIONS_MAX; default from memory_max and the file limit */
     char server_id[256];      /* QUEEN_SERVER_ID */
     int log_level;            /* LOG_LEVEL, RUST_LOG */
     bool log_json;            /* QUEEN_LOG_JSON */

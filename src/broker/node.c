@@ -468,17 +468,13 @@ static void group_again(void *ctx)
     node_start_anew(g->node);
 }
 
-/* What a node keeps in memory and lets in is shared by its groups. */
+/* What a node keeps in memory is shared by its groups. */
 static struct config group_config(const struct node *n)
 {
-    enum { CACHE_BYTES_MIN = 8 << 20 };
     struct config c = *n->config;
-    if (n->group_count == 1) return c;
-    c.cache_bytes /= n->group_count;
-    if (c.cache_bytes < CACHE_BYTES_MIN) c.cache_bytes = CACHE_BYTES_MIN;
-    c.admit_bytes_max /= n->group_count;
-    if (n->config->admit_bytes_max != 0 && c.admit_bytes_max < 2 * c.body_bytes_max) c.admit_bytes_max = 2 * c.body_bytes_max;
-    c.group_own_thread = true;
+    memory_plan_group(&c.memory, &n->config->memory, n->group_count);
+    c.cache_bytes = c.memory.log_cache;
+    if (n->group_count > 1) c.group_own_thread = true;
     return c;
 }
 

@@ -42,6 +42,7 @@ struct engine_budget {
     uint64_t lanes;     /* lanes at rest with their cursors */
     uint64_t dedup;     /* ids of dedup windows, with what finds those that left */
     uint64_t kv_values; /* values of KV rows; keys stay */
+    uint64_t runs;      /* append runs */
 };
 
 struct engine_options {
