@@ -282,7 +282,7 @@ static bool store_start(struct broker *b, struct store_mark *mark, int *exit_cod
     snprintf(dir, sizeof dir, "%s/store", b->config.dir);
     struct store_options o = {.dir = dir,
                               .loop = b->loop,
-                              .buffer_bytes = b->config.memory.store_buffers,
+                              .write_buffer_bytes = b->config.memory.store_buffers / STORE_BUFFERS,
                               .block_cache_bytes = b->config.memory.store_cache,
                               .ctx = b,
                               .failed = part_failed};

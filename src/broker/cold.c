@@ -24,7 +24,7 @@ struct cold_read {
 
 void cold_start(struct broker *b)
 {
-    b->cold.cache = cold_cache_new();
+    b->cold.cache = cold_cache_new(b->config.memory.cold_cache);
     b->cold.reader = cold_reader_new(b->loop);
 }
 
@@ -64,7 +64,7 @@ static void reads_give(struct broker *b)
     struct cold_reads *k = &b->cold;
     struct cold_read *r;
     while ((r = k->waiting) != NULL) {
-        bool room = k->given_count < COLD_JOBS_MAX && k->given_bytes + r->bytes <= COLD_READS_BYTES;
+        bool room = k->given_count < COLD_JOBS_MAX && k->given_bytes + r->bytes <= b->config.memory.cold_reads;
         if (!room && k->given_count > 0) return;
         k->waiting = r->next;
         r->given = true;

@@ -9,11 +9,11 @@
  * cold_read.c     ranges and reading
  * cold_reader.c   the threads. A program without threads brings its own cold_reader_*, which read at once
  *
- * Ranges. What is read stays for a while (COLD_CACHE_BYTES in all): who goes through the log in order finds the next blocks there. A read
+ * Ranges. What is read stays for a while (config.memory.cold_cache bytes in all): who goes through the log in order finds the next blocks there. A read
  * that goes on where an earlier one ended takes twice as much as that one, up to COLD_RANGE_BYTES, of what is durable in the same
  * segment. Blocks are slices of their range, which lives as long as somebody refers to it.
  *
- * Limits: COLD_READS_BYTES and COLD_JOBS_MAX given to the readers; further jobs wait in order of their arrival. One larger job is read alone.
+ * Limits: config.memory.cold_reads bytes and COLD_JOBS_MAX given to the readers; further jobs wait in order of their arrival. One larger job is read alone.
  *
  * Failures: a block that cannot be read, or fails its checksum also when it is read once more from its file, is a fault of its piece
  * and the caller's to report. A call that leaves while it is READING hands its claims back at once; its job ends for nobody. */
@@ -27,8 +27,6 @@
 enum {
     COLD_THREADS_MAX = 2, /* of a group, started when they are needed */
     COLD_JOBS_MAX = 256,
-    COLD_READS_BYTES = 64 << 20,
-    COLD_CACHE_BYTES = 16 << 20,
     COLD_RANGES_MAX = 64,
     COLD_RANGE_BYTES = 1 << 20,   /* larger ones are not kept */
     COLD_AHEAD_BYTES = 128 << 10, /* the first read ahead */
@@ -59,7 +57,7 @@ struct cold_job {
 };
 
 /* ---- cold_read.c: any thread */
-struct cold_cache *cold_cache_new(void);
+struct cold_cache *cold_cache_new(uint64_t bytes_max);
 void cold_cache_free(struct cold_cache *c); /* ranges that are referred to stay until they are dropped */
 void cold_cache_age(struct cold_cache *c, int64_t unused_since_us); /* forgets what was not used since then */
 /* The block, not checked, and a reference to its range; NULL: not there. Never waits for a read. */

@@ -31,7 +31,7 @@ struct cold_cache {
     pthread_mutex_t lock;
     pthread_cond_t filled;
     struct cold_range *newest, *oldest;
-    uint64_t bytes;
+    uint64_t bytes, bytes_max;
     uint32_t count;
 };
 
@@ -112,7 +112,7 @@ static void list_evict(struct cold_cache *c, uint32_t bytes)
     struct cold_range *newer;
     for (struct cold_range *r = c->oldest; r != NULL; r = newer) {
         newer = r->newer;
-        if (c->bytes + bytes <= COLD_CACHE_BYTES && c->count < COLD_RANGES_MAX) return;
+        if (c->bytes + bytes <= c->bytes_max && c->count < COLD_RANGES_MAX) return;
         if (r->reading) continue;
         list_take(c, r);
         cold_range_drop(r);
@@ -151,10 +151,11 @@ static uint32_t list_ahead(const struct cold_cache *c, uint64_t pos, uint32_t ne
 
 /* ---- the cache ---------------------------------------------------------------------------------------------------- */
 
-struct cold_cache *cold_cache_new(void)
+struct cold_cache *cold_cache_new(uint64_t bytes_max)
 {
     struct cold_cache *c = calloc(1, sizeof *c);
     must(c != NULL && pthread_mutex_init(&c->lock, NULL) == 0 && pthread_cond_init(&c->filled, NULL) == 0);
+    c->bytes_max = bytes_max;
     return c;
 }
 

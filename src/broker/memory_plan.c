@@ -7,11 +7,11 @@
 
 /* Bounds of the parts of a node. Least: with less a group cannot work. Most: more is of no use. */
 enum {
-    BASE_MIB = 24,  /* program and libraries, tables that are always there */
-    GROUP_MIB = 4,  /* of each group: threads, RocksDB without its buffers */
-    THREAD_MIB = 1, /* of each edge */
-    BLOCK_MIB = 8,  /* of the log: the one being written and the next one */
-    REST_MIN_MIB = 8,
+    BASE_MIB = 20,    /* program and libraries, tables that are always there */
+    GROUP_MIB = 2,    /* of each group: threads, RocksDB without its buffers */
+    THREAD_MIB = 1,   /* of each edge */
+    BLOCK_MIB = 8,    /* of the log: the one being written and the next one */
+    REST_MIN_MIB = 8, /* lanes, dedup, KV values, runs */
 };
 
 static uint64_t between(uint64_t value, uint64_t least, uint64_t most)
@@ -21,7 +21,7 @@ static uint64_t between(uint64_t value, uint64_t least, uint64_t most)
 
 uint64_t memory_plan_min(uint32_t groups, uint32_t edge_threads)
 {
-    return 128 * MIB + (uint64_t)(groups - 1) * 48 * MIB + (uint64_t)(edge_threads > 8 ? edge_threads - 8 : 0) * 2 * MIB;
+    return (128 + 90 * ((uint64_t)groups - 1) + 3 * ((uint64_t)edge_threads - 1)) * MIB;
 }
 
 /* ---- fixed shares --------------------------------------------------------------------------------------------------- */
@@ -34,7 +34,7 @@ static void requests_share(struct memory_plan *p, const struct memory_wish *w)
     uint64_t most = p->admit_bytes_max > p->body_bytes_max ? p->admit_bytes_max : p->body_bytes_max;
     p->bodies = MEMORY_BODY_COPIES * most;
     p->answers = between(total / 16, 4 * MIB, 512 * MIB);
-    p->connections = total / 10;
+    p->connections = total / 12;
     p->connections_max = w->connections_max;
     if (p->connections_max == 0) {
         uint64_t count = p->connections / MEMORY_CONNECTION_BYTES;
@@ -51,7 +51,7 @@ static void files_share(struct memory_plan *p, const struct memory_wish *w)
     p->log = p->log_cache + p->log_unsynced + 2 * BLOCK_MIB * MIB * groups;
     p->cold_cache = between(total / 64, MIB * groups, 32 * MIB * groups);
     p->cold_reads = between(total / 32, 2 * MIB * groups, 64 * MIB * groups);
-    p->store_buffers = between(total / 32, 4 * MIB * groups, 48 * MIB * groups);
+    p->store_buffers = between(total / 32, 4 * MIB * groups, 64 * MIB * groups);
     p->store_cache = between(total / 32, 2 * MIB * groups, 512 * MIB);
     p->store = p->store_buffers + p->store_cache;
     p->unstored = between(total / 32, 4 * MIB * groups, 256 * MIB);
@@ -90,7 +90,7 @@ bool memory_plan_make(struct memory_plan *p, const struct memory_wish *w, struct
                      p->cold_cache + p->cold_reads + p->store + p->unstored;
     if (fixed + REST_MIN_MIB * MIB * w->groups > w->total) return does_not_fit(p, w, fixed, error);
     uint64_t rest = w->total - fixed;
-    p->runs = between(rest / 16, 0, 64 * MIB * w->groups);
+    p->runs = between(rest / 16, 0, 32 * MIB * w->groups);
     p->dedup = rest / 100 * 36;
     p->kv_values = rest / 100 * 26;
     p->lanes = rest - p->runs - p->dedup - p->kv_values;

@@ -49,7 +49,6 @@ struct memory_plan {
 enum {
     MEMORY_BODY_COPIES = 3,          /* of a body: as read, as a command, and what is known of its items */
     MEMORY_CONNECTION_BYTES = 16384, /* of a connection whose call waits; measured, see docs/decisions/0024 */
-    MEMORY_RUN_BYTES = 48,           /* of an append run in memory */
 };
 
 /* The least total for so many groups and edge threads. */

@@ -5,10 +5,20 @@
 #include "engine/engine_internal.h"
 #include "engine/row.h"
 
-enum {
-    RUNS_KEPT = 32,             /* a lane's, in memory although stored: what consumers near the tail want next */
-    RUNS_KEPT_ALL = 256 * 1024, /* above so many in all, what is stored leaves memory at once */
-};
+/* Runs in memory although stored: what consumers near the tail want next. A lane keeps so many; with more than the budget has room for in
+ * all (three quarters of it, the rest is for runs read back) what is stored leaves memory at once. */
+enum { RUNS_KEPT = 32 };
+#define RUNS_BUDGET (UINT64_C(16) << 20)
+
+static uint64_t runs_budget(const struct engine *e)
+{
+    return e->options.budget.runs == 0 ? RUNS_BUDGET : e->options.budget.runs;
+}
+
+static bool runs_are_many(const struct engine *e)
+{
+    return e->run_count > runs_budget(e) / 4 * 3 / sizeof(struct run);
+}
 
 void run_append(struct engine *e, struct partition *p, const struct run *r)
 {
@@ -40,16 +50,24 @@ static uint64_t run_memory_first(const struct partition *p)
 
 /* Who works off a backlog reads a lane's runs one after the other: of each row read, those that come next are kept. Stored runs never
  * change, and partition numbers are never used again, so nothing here becomes wrong. */
-enum { READ_BACK_LANES = 8192, READ_BACK_RUNS = 32 };
+enum { READ_BACK_LANES_MIN = 64, READ_BACK_LANES_MAX = 8192, READ_BACK_RUNS = 32 };
 
 struct read_back {
     uint32_t partition, count;
     struct run runs[READ_BACK_RUNS];
 };
 
+static uint32_t read_back_lanes(const struct engine *e)
+{
+    uint64_t lanes = runs_budget(e) / 4 / sizeof(struct read_back);
+    return lanes < READ_BACK_LANES_MIN   ? READ_BACK_LANES_MIN
+           : lanes > READ_BACK_LANES_MAX ? READ_BACK_LANES_MAX
+                                         : (uint32_t)lanes;
+}
+
 static bool read_back_find(const struct engine *e, uint32_t partition, uint64_t offset, struct run *out)
 {
-    const struct read_back *b = e->read_back == NULL ? NULL : e->read_back[partition % READ_BACK_LANES];
+    const struct read_back *b = e->read_back == NULL ? NULL : e->read_back[partition % read_back_lanes(e)];
     if (b == NULL || b->partition != partition || offset < b->runs[0].first) return false;
     for (uint32_t i = 0; i < b->count; i++) {
         if (offset >= run_end(&b->runs[i])) continue;
@@ -62,9 +80,9 @@ static bool read_back_find(const struct engine *e, uint32_t partition, uint64_t 
 static struct read_back *read_back_of(const struct engine *e, uint32_t partition)
 {
     struct engine *own = (struct engine *)(uintptr_t)e; /* a cache: no part of the state */
-    if (own->read_back == NULL) own->read_back = calloc(READ_BACK_LANES, sizeof own->read_back[0]);
+    if (own->read_back == NULL) own->read_back = calloc(read_back_lanes(e), sizeof own->read_back[0]);
     must(own->read_back != NULL);
-    struct read_back **place = &own->read_back[partition % READ_BACK_LANES];
+    struct read_back **place = &own->read_back[partition % read_back_lanes(e)];
     if (*place == NULL) *place = malloc(sizeof **place);
     must(*place != NULL);
     (*place)->partition = partition;
@@ -74,7 +92,7 @@ static struct read_back *read_back_of(const struct engine *e, uint32_t partition
 
 void run_cache_drop(struct engine *e)
 {
-    for (uint32_t i = 0; e->read_back != NULL && i < READ_BACK_LANES; i++) free(e->read_back[i]);
+    for (uint32_t i = 0; e->read_back != NULL && i < read_back_lanes(e); i++) free(e->read_back[i]);
     free(e->read_back);
     e->read_back = NULL;
 }
@@ -179,7 +197,7 @@ void run_trim(struct engine *e, struct partition *p)
     while (drop < p->run_count) {
         const struct run *r = &p->runs[drop];
         if (run_end(r) > stored) break;
-        if (run_end(r) > wanted && p->run_count - drop <= RUNS_KEPT && e->run_count <= RUNS_KEPT_ALL) break;
+        if (run_end(r) > wanted && p->run_count - drop <= RUNS_KEPT && !runs_are_many(e)) break;
         drop++;
     }
     if (drop == 0 || (drop < p->run_count && drop * 2 < p->run_count)) return;

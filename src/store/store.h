@@ -35,10 +35,12 @@ struct store_mark {
     uint64_t scan_pos; /* replica_scan_pos(index) */
 };
 
+enum { STORE_BUFFERS = 4 }; /* write buffers at most, with the batch being written */
+
 struct store_options {
     const char *dir; /* DATA/store; created when missing, its parent must exist */
     struct loop *loop;
-    size_t write_buffer_bytes; /* of one write buffer, of which there are at most 3; 0 = 16 MiB */
+    size_t write_buffer_bytes; /* of one write buffer; 0 = 16 MiB */
     size_t block_cache_bytes;  /* 0 = 8 MiB */
     void *ctx;
     void (*failed)(void *ctx, const char *what);

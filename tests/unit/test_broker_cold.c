@@ -445,7 +445,7 @@ static void test_reads_under_way_are_bounded(void **state)
     struct waiting_reads w = {.shots = shots, .count = GROUPS};
     assert_true(rig_run(r, all_done, &w, 20000));
     assert_true(w.waited);
-    assert_true(w.most_bytes <= COLD_READS_BYTES);
+    assert_true(w.most_bytes <= r->config.memory.cold_reads);
     for (uint32_t i = 0; i < GROUPS; i++) {
         assert_int_equal(shots[i]->call.outcome, CALL_OK);
         assert_messages(shots[i], 0, OLD_MESSAGES);

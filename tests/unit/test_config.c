@@ -60,14 +60,17 @@ static void test_defaults(void **state)
     assert_string_equal(c.dir, "./data");
     assert_string_equal(c.host, "127.0.0.1");
     assert_int_equal(c.port, 6632);
-    assert_int_equal(c.body_bytes_max, 64 << 20);
+    assert_in_range(c.body_bytes_max, 4 << 20, 64 << 20);
     assert_int_equal(c.segment_bytes, 64 << 20);
-    assert_in_range(c.cache_bytes, 64 << 20, 512 << 20);
+    assert_in_range(c.cache_bytes, 8 << 20, 512 << 20);
+    assert_int_equal(c.cache_bytes, c.memory.log_cache);
+    assert_int_equal(c.memory_max, c.memory.total);
+    assert_true(c.memory_max >= 128 << 20);
     assert_int_equal(c.durable_every_ms, 1000);
     assert_int_equal(c.durable_every_bytes, 256 << 20);
     assert_int_equal(c.disk_high_pct, 85);
     assert_int_equal(c.disk_low_pct, 80);
-    assert_int_equal(c.admit_bytes_max, 128 << 20);
+    assert_in_range(c.admit_bytes_max, 5 << 20, 128 << 20);
     assert_int_equal(c.pop_timeout_ms, 30000);
     assert_int_equal(c.statement_timeout_ms, 30000);
     assert_false(c.subscribe_all);
@@ -133,6 +136,11 @@ static void test_numbers(void **state)
         {"POP_DEFAULT_TIMEOUT_MS=60001", "POP_DEFAULT_TIMEOUT_MS", "60000"},
         {"QUEEN_STMT_TIMEOUT_MS=soon", "QUEEN_STMT_TIMEOUT_MS", "soon"},
         {"QUEEN_EDGE_THREADS=0", "QUEEN_EDGE_THREADS", "1 to 32"},
+        {"QUEEN_MEMORY_MAX=64M", "QUEEN_MEMORY_MAX", "at least"},
+        {"QUEEN_MEMORY_MAX=0", "QUEEN_MEMORY_MAX", "1 to"},
+        {"QUEEN_MEMORY_MAX=1GB", "QUEEN_MEMORY_MAX", "1GB"},
+        {"QUEEN_MEMORY_MAX=M", "QUEEN_MEMORY_MAX", "M is not"},
+        {"QUEEN_MEMORY_MAX=99999999999T", "QUEEN_MEMORY_MAX", "1 to"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) refuses(bad[i].env, bad[i].name, bad[i].says);
     assert_true(reads(&c, "PORT=0"));
@@ -147,6 +155,16 @@ static void test_numbers(void **state)
     assert_int_equal(c.admit_bytes_max, 3 << 20);
     assert_true(reads(&c, "QUEEN_EDGE_THREADS=5"));
     assert_int_equal(c.edge_threads, 5);
+    assert_true(reads(&c, "QUEEN_RAFT_SEGMENT_BYTES=2M"));
+    assert_int_equal(c.segment_bytes, 2 << 20);
+    assert_true(reads(&c, "QUEEN_MEMORY_MAX=1g"));
+    assert_int_equal(c.memory_max, 1 << 30);
+    assert_int_equal(c.cache_bytes, 64 << 20);
+    assert_int_equal(c.body_bytes_max, 32 << 20);
+    assert_true(reads(&c, "QUEEN_MEMORY_MAX= 512M "));
+    assert_int_equal(c.memory_max, 512 << 20);
+    assert_true(reads(&c, "QUEEN_MEMORY_MAX=524288K"));
+    assert_int_equal(c.memory_max, 512 << 20);
     assert_true(reads(&c, "QUEEN_CONNECTIONS_MAX=77"));
     assert_int_equal(c.connections_max, 77);
     assert_true(reads(&c, "QUEEN_LOG_CACHE_BYTES=2097152"));
