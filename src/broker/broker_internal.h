@@ -248,6 +248,7 @@ struct keeper {
     uint64_t applied_term, seen_index;
     int64_t unflushed_since_us; /* 0 = everything applied is flushed or being flushed */
     int64_t idle_at_us;
+    bool gives_back; /* memory, when housekeeping is done */
     uint32_t cuts_waiting;
     bool flush_waiting, behind;
     struct loop_timer timer;

@@ -159,17 +159,24 @@ static void timer_arm(struct broker *b)
     loop_timer_set(b->loop, &k->timer, at_us);
 }
 
+/* Nothing came for a while: caches go, and the lanes at rest, which must be stored before. */
+static void idle(struct broker *b)
+{
+    struct keeper *k = &b->keeper;
+    k->idle_at_us = 0;
+    log_idle(replica_log(b->replica));
+    cold_idle(b);
+    if (!keeper_settled(b)) k->idle_at_us = b->mono_us + CACHE_AGE_US;
+    engine_idle(b->engine);
+    b->housekeeping = k->gives_back = true;
+}
+
 void keeper_fire(struct loop_timer *t)
 {
     struct broker *b = owner_of(t, struct broker, keeper.timer);
     struct keeper *k = &b->keeper;
     inbox_clock(b);
-    if (k->idle_at_us != 0 && b->mono_us >= k->idle_at_us) {
-        k->idle_at_us = 0;
-        log_idle(replica_log(b->replica));
-        cold_idle(b);
-        memory_give_back();
-    }
+    if (k->idle_at_us != 0 && b->mono_us >= k->idle_at_us) idle(b);
     /* the turn that follows cuts and sets the timer again */
 }
 
@@ -184,7 +191,12 @@ static bool flush_due(const struct broker *b)
 bool keeper_turn(struct broker *b)
 {
     struct keeper *k = &b->keeper;
+    engine_visits_over(b->engine);
     if (b->housekeeping) b->housekeeping = engine_housekeep(b->engine);
+    if (k->gives_back && !b->housekeeping) {
+        k->gives_back = false;
+        memory_give_back();
+    }
     uint64_t applied = engine_applied_index(b->engine);
     if (applied > k->flush_index) {
         if (k->unflushed_since_us == 0) k->unflushed_since_us = b->mono_us;

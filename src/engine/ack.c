@@ -527,7 +527,7 @@ static void settling_commit(struct engine *e, const struct settling *s)
     }
     if (s->remembered) history_set(e, c, s->history.id, s->history.low, s->history.high);
     cursor_settle(e, s->at);
-    run_trim(e, table_at(&e->partitions, c->partition));
+    run_trim(e, lane_open(e, c->partition));
 }
 
 struct ack_plan *ack_plan_new(struct engine *e, uint32_t items_max, struct arena *arena)

@@ -39,28 +39,27 @@ bool seek_apply(struct engine *e, const struct command *c, struct engine_result 
         r->changed.lanes = 1;
         return true;
     }
-    for (uint32_t n = q->partition_first; n != 0; r->changed.lanes++) {
-        struct partition *p = table_at(&e->partitions, n);
-        lane_seek(e, g, p, &s);
-        n = p->next;
-    }
+    struct lane_walk w;
+    struct partition *p;
+    lane_walk_begin(&w, e, q->partition_first);
+    for (; (p = lane_walk_next(&w)) != NULL; r->changed.lanes++) lane_seek(e, g, p, &s);
     return true;
 }
 
 static uint32_t cursors_remove(struct engine *e, struct queue *q, const struct group *g)
 {
     uint32_t removed = 0;
-    for (uint32_t n = q->partition_first; n != 0 && g->cursor_count > 0;) {
-        struct partition *p = table_at(&e->partitions, n);
+    struct lane_walk w;
+    struct partition *p;
+    lane_walk_begin(&w, e, q->partition_first);
+    while (g->cursor_count > 0 && (p = lane_walk_next(&w)) != NULL) {
         uint32_t at = cursor_find(e, p, g->number);
-        n = p->next;
         if (at == 0) continue;
-        uint32_t key[3] = {q->number, p->number, g->number};
-        buf_put(&e->gone_cursors, key, sizeof key);
-        cursor_drop(e, at);
+        cursor_forget(e, p, at);
         removed++;
         run_trim(e, p);
     }
+    lane_walk_end(&w);
     return removed;
 }
 
@@ -117,8 +116,7 @@ bool subscription_apply(struct engine *e, const struct command *c, struct engine
 
 static struct queue *queue_of_letter(const struct engine *e, const struct dead_letter *d)
 {
-    const struct partition *p = partition_at(e, d->partition);
-    return p == NULL ? NULL : queue_at(e, p->queue);
+    return partition_queue(e, d->partition);
 }
 
 static void letter_forget(struct engine *e, struct dead_letter *d, struct queue *q)

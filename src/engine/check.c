@@ -28,18 +28,22 @@ static void run_count_up(void *ctx, const struct run *r)
 static const char *queue_check(struct sums *s, const struct queue *q)
 {
     uint64_t messages = 0, bytes = 0;
-    for (uint32_t n = q->partition_first; n != 0;) {
-        const struct partition *p = table_at(&s->e->partitions, n);
+    struct lane_walk w;
+    const struct partition *p;
+    const char *wrong = NULL;
+    lane_walk_begin(&w, s->e, q->partition_first);
+    while (wrong == NULL && (p = lane_walk_next(&w)) != NULL) {
         s->messages = s->bytes = 0;
         s->next = p->start;
         run_each(s->e, p, run_count_up, s);
-        if (s->gap || (s->next != p->tail && p->start != p->tail)) return "a lane's runs have a gap";
-        if (s->bytes != p->bytes) return "a lane's bytes are not those of its runs";
-        if (s->messages != p->tail - p->start) return "a lane's messages are not those of its runs";
+        if (s->gap || (s->next != p->tail && p->start != p->tail)) wrong = "a lane's runs have a gap";
+        if (s->bytes != p->bytes) wrong = "a lane's bytes are not those of its runs";
+        if (s->messages != p->tail - p->start) wrong = "a lane's messages are not those of its runs";
         messages += s->messages;
         bytes += s->bytes;
-        n = p->next;
     }
+    lane_walk_end(&w);
+    if (wrong != NULL) return wrong;
     if (messages != q->messages) return "a queue's messages are not those of its lanes";
     return bytes == q->bytes ? NULL : "a queue's bytes are not those of its lanes";
 }

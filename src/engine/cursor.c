@@ -25,7 +25,7 @@ static struct delay *delay_at(const struct engine *e, uint32_t at)
 
 static struct partition *partition_of(const struct engine *e, const struct cursor *c)
 {
-    return table_at(&e->partitions, c->partition);
+    return lane_at(e, c->partition)->p; /* one whose cursor is in memory is in memory */
 }
 
 uint32_t cursor_find(const struct engine *e, const struct partition *p, uint32_t group)
@@ -35,17 +35,35 @@ uint32_t cursor_find(const struct engine *e, const struct partition *p, uint32_t
     return at;
 }
 
-uint32_t cursor_add(struct engine *e, struct partition *p, struct group *g)
+uint32_t cursor_link(struct engine *e, struct partition *p, uint32_t group)
 {
     uint32_t at = slab_add(&e->cursors);
     struct cursor *c = cursor_at(e, at);
     c->partition = p->number;
-    c->group = g->number;
+    c->group = group;
     c->committed = -1;
     c->next = p->cursors;
     p->cursors = at;
-    g->cursor_count++;
     return at;
+}
+
+uint32_t cursor_add(struct engine *e, struct partition *p, struct group *g)
+{
+    g->cursor_count++;
+    return cursor_link(e, p, g->number);
+}
+
+void cursor_unlink(struct engine *e, uint32_t at)
+{
+    struct cursor *c = cursor_at(e, at);
+    struct partition *p = partition_of(e, c);
+    must(c->state == CURSOR_IDLE && c->lease == 0);
+    if (c->history != 0) slab_remove(&e->histories, c->history);
+    uint32_t *link = &p->cursors;
+    while (*link != at) link = &cursor_at(e, *link)->next;
+    *link = c->next;
+    memset(c, 0, sizeof *c);
+    slab_remove(&e->cursors, at);
 }
 
 void cursor_touch(struct engine *e, uint32_t at)
@@ -199,16 +217,18 @@ void group_restore_ready(struct engine *e, uint32_t *cursors, uint32_t count)
 void cursor_drop(struct engine *e, uint32_t at)
 {
     struct cursor *c = cursor_at(e, at);
-    struct partition *p = partition_of(e, c);
     cursor_unlist(e, at);
     if (c->lease != 0) lease_drop(e, at);
-    if (c->history != 0) slab_remove(&e->histories, c->history);
-    uint32_t *link = &p->cursors;
-    while (*link != at) link = &cursor_at(e, *link)->next;
-    *link = c->next;
     group_at(e, c->group)->cursor_count--;
-    memset(c, 0, sizeof *c);
-    slab_remove(&e->cursors, at);
+    cursor_unlink(e, at);
+}
+
+void cursor_forget(struct engine *e, struct partition *p, uint32_t at)
+{
+    uint32_t key[3] = {p->queue, p->number, cursor_at(e, at)->group};
+    buf_put(&e->gone_cursors, key, sizeof key);
+    partition_touch(e, p); /* it may not leave before the row is gone */
+    cursor_drop(e, at);
 }
 
 /* ---- seeding ------------------------------------------------------------------------------------------------------ */
@@ -246,17 +266,23 @@ void group_scan(struct engine *e, struct group *g, uint32_t wanted)
 {
     enum { LOOKS_MAX = 1024 };
     struct queue *q = queue_at(e, g->queue);
-    if (!g->registered) return;
-    for (int looks = 0; looks < LOOKS_MAX && g->ready_count < wanted && g->scan != q->partition_last; looks++) {
-        struct partition *p = table_at(&e->partitions, g->scan);
-        uint32_t next = g->scan == 0 ? q->partition_first : p->next;
-        p = table_at(&e->partitions, next);
-        g->scan = next;
-        group_touch(e, g);
+    if (!g->registered || g->scan == q->partition_last) return;
+    struct lane_walk w;
+    lane_walk_begin(&w, e, g->scan == 0 ? q->partition_first : lane_at(e, g->scan)->next);
+    group_touch(e, g);
+    for (int looks = 0; looks < LOOKS_MAX && g->ready_count < wanted && w.next != 0; looks++) {
+        const struct lane *l = lane_at(e, w.next);
+        g->scan = w.next;
+        if (l->p == NULL && l->oldest_s == 0) { /* an empty one */
+            w.next = l->next;
+            continue;
+        }
+        struct partition *p = lane_walk_next(&w);
         if (cursor_find(e, p, g->number) != 0 || p->tail == p->start) continue;
         if (g->mode != SUBSCRIBE_ALL && p->last_created_us < g->from_us) continue;
         cursor_settle(e, cursor_add(e, p, g));
     }
+    lane_walk_end(&w);
 }
 
 void group_expire(struct engine *e, struct group *g, uint32_t wanted)

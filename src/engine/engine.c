@@ -86,7 +86,7 @@ struct engine *engine_new(const struct engine_options *o)
     must(e != NULL);
     e->options = *o;
     table_init(&e->queues, sizeof(struct queue));
-    table_init(&e->partitions, sizeof(struct partition));
+    table_init(&e->lanes, sizeof(struct lane));
     table_init(&e->groups, sizeof(struct group));
     slab_init(&e->cursors, sizeof(struct cursor));
     slab_init(&e->leases, sizeof(struct lease));
@@ -105,10 +105,6 @@ static void tables_free(struct engine *e)
         heap_free(&g->leases);
         heap_free(&g->delays);
     }
-    for (uint32_t n = 1; n <= e->partition_last; n++) {
-        struct partition *p = table_at(&e->partitions, n);
-        if (p != NULL) free(p->runs);
-    }
     for (uint32_t n = 1; n <= e->queue_last; n++) {
         struct queue *q = table_at(&e->queues, n);
         if (q == NULL || q->number == 0) continue;
@@ -117,7 +113,7 @@ static void tables_free(struct engine *e)
         options_set_text(&q->options.task, slice_of(""));
     }
     table_free(&e->queues);
-    table_free(&e->partitions);
+    lanes_free(e);
     table_free(&e->groups);
     slab_free(&e->cursors);
     slab_free(&e->leases);
@@ -144,7 +140,6 @@ void engine_free(struct engine *e)
     buf_free(&e->gone_runs);
     buf_free(&e->gone_letters);
     idmap_free(&e->queue_names);
-    idmap_free(&e->partition_names);
     idmap_free(&e->group_names);
     idmap_free(&e->lease_ids);
     name_pool_free(&e->names);
@@ -177,7 +172,18 @@ bool engine_housekeep(struct engine *e)
 {
     enum { SWEEP_A_CALL = 256 };
     bool more = kv_sweep(e, SWEEP_A_CALL, e->last_head.wall_us);
+    more = lanes_leave_all(e) || more;
     return queue_reap(e) || more;
+}
+
+void engine_idle(struct engine *e)
+{
+    e->leaving = e->lanes_in_memory;
+}
+
+void engine_visits_over(struct engine *e)
+{
+    lanes_visited(e);
 }
 
 /* ---- dead letters --------------------------------------------------------------------------------------------------- */
@@ -287,6 +293,9 @@ const char *engine_apply(struct engine *e, uint64_t index, uint64_t where, struc
     if (!entry_head_read(entry, &head)) return "an entry without a head";
     struct slice rest = slice_make(entry.at + ENTRY_HEAD_BYTES, entry.len - ENTRY_HEAD_BYTES);
     arena_init(&scrap);
+    lanes_visited(e);
+    e->applying = true;
+    e->leaving = 0;
     e->sink = sink;
     e->log_us = head.log_us;
     const char *refused = NULL;
@@ -315,6 +324,7 @@ const char *engine_apply(struct engine *e, uint64_t index, uint64_t where, struc
     }
     arena_free(&scrap);
     e->sink = NULL;
+    e->applying = false;
     e->applied_index = index;
     e->last_head = head;
     digest_entry(e, index);

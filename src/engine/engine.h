@@ -314,6 +314,10 @@ enum trim_round engine_trim_due(struct engine *e, struct engine_now now, uint32_
 /* Node-local work that no answer depends on (freeing what deleted queues and expired keys held): a bounded amount. True when there is more.
  * Call it between entries, also on an otherwise idle node until it says false. */
 bool engine_housekeep(struct engine *e);
+/* Nothing was applied for a while: the lanes at rest leave memory, in steps of engine_housekeep; the next entry ends it. */
+void engine_idle(struct engine *e);
+/* After reads, between entries: lanes that only reads brought into memory leave when they are many. Names that reads gave end. */
+void engine_visits_over(struct engine *e);
 
 /* The stored rows that this command will read because they left memory: `range` for each [from, to). For who warms the store on other
  * threads while the entry that holds it is on its way to the disk. A guess: what is left out is read by engine_apply. */
@@ -372,7 +376,8 @@ bool engine_queue_get(struct engine *e, struct uuid tenant, struct slice name, s
 void engine_queue_counts(struct engine *e, uint32_t queue, struct engine_now now, struct lane_counts *out); /* O(lanes) */
 bool engine_partition_next(struct engine *e, uint32_t queue, uint32_t after, struct engine_now now, struct partition_view *out);
 bool engine_partition_get(struct engine *e, uint32_t number, struct engine_now now, struct partition_view *out);
-/* Whose lane this is. False when there is none (any more). The names live until the next entry is applied. */
+/* Whose lane this is. False when there is none (any more). The names, like those of all lanes that reads show, live until the next entry
+ * is applied and until engine_housekeep and engine_visits_over. */
 bool engine_partition_names(const struct engine *e, uint32_t partition, struct uuid *tenant, struct slice *queue,
                             struct slice *name);
 bool engine_group_next(struct engine *e, uint32_t queue, uint32_t after, struct group_view *out);

@@ -1,6 +1,6 @@
 /* The engine's state and the functions its files share.
  *
- *   queue --- partitions (linked by number, creation order) --- runs (appends: offsets, time, place of the bytes)
+ *   queue --- lanes (linked by number, creation order) --- partitions in memory --- runs (appends: offsets, time, place of the bytes)
  *     |            |
  *     |            +--- cursors (one per group that has to do with the lane) --- lease, delay, history
  *     +------- groups --- ready list (cursors, oldest first), heap of leases, heap of delays
@@ -9,7 +9,7 @@
  * DELAYED (in the delay heap). An expired lease stays attached to a READY cursor until the next claim (an ack without a lease
  * id is still bounded by it).
  *
- * Files: queue.c (queues, partitions, groups: life), run.c (append runs), cursor.c (cursors, ready lists, leases), push.c, pop.c,
+ * Files: queue.c (queues, groups: life), lane.c (partitions: life; which are in memory), run.c (append runs), cursor.c (cursors, ready lists, leases), push.c, pop.c,
  * ack.c, kv.c, timer.c, lock.c, position.c, step.c, admin.c, retention.c (commands), row.c (rows, cut, load, digest), view.c (reads), engine.c (apply, housekeeping). */
 #ifndef QUEEN_ENGINE_INTERNAL_H
 #define QUEEN_ENGINE_INTERNAL_H
@@ -40,12 +40,21 @@ static inline uint64_t run_end(const struct run *r)
     return r->first + r->count;
 }
 
+/* What is always in memory of a lane: 24 bytes. */
+struct lane {
+    struct partition *p;  /* NULL: at rest, in the store only */
+    uint32_t queue, next; /* queue 0 = no such lane; next: in the queue, by creation: numbers rise */
+    uint32_t
+        oldest_s; /* of one that is in the store only: createdAt of the oldest message in seconds, rounded down; 0 = empty */
+};
+
+/* A lane in memory, with its cursors. Does not move. */
 struct partition {
-    char *name; /* name pool; NULL = no such partition */
     uint16_t name_len;
     uint8_t dirty;
-    uint32_t queue, number, next; /* next: in the queue, by creation */
-    uint32_t cursors;             /* first cursor */
+    bool touched; /* by an entry since it was looked at for leaving */
+    uint32_t queue, number;
+    uint32_t cursors; /* first cursor */
     uint32_t run_count, run_cap;
     uint32_t last_lease_s;    /* wall time */
     uint32_t unstored, uncut; /* the last so many offsets are not readable from the store / in no cut yet */
@@ -53,7 +62,10 @@ struct partition {
     int64_t created_us, last_created_us;
     int64_t start_us; /* createdAt of the oldest retained message; of no meaning in an empty lane */
     uint64_t bytes;
-    struct run *runs; /* the newest runs; what is missing at the front is stored */
+    uint64_t cut_index;              /* applied index of the last cut that had a row of it or of its cursors */
+    struct partition *newer, *older; /* of those in memory */
+    struct run *runs;                /* the newest runs; what is missing at the front is stored */
+    char name[];
 };
 
 enum cursor_state { CURSOR_IDLE, CURSOR_READY, CURSOR_LEASED, CURSOR_DELAYED };
@@ -140,6 +152,24 @@ struct cut_part {
     uint64_t tail;
 };
 
+/* Rows of lanes and cursors, taken apart. `name` is in the row. */
+struct lane_row {
+    uint32_t queue, number, last_lease_s;
+    uint64_t tail, start, bytes;
+    int64_t created_us, last_created_us, start_us;
+    struct slice name;
+};
+struct cursor_row {
+    uint32_t queue, partition, group, attempt;
+    int64_t committed, turn_or_due;
+    uint64_t attempt_start;
+    uint16_t retries;
+    uint8_t flags, state;
+    bool leased, remembered;
+    struct lease lease; /* id, first, last, expiry_us */
+    struct history history;
+};
+
 struct name_pool {
     char *free_lists[(NAMES_BYTES_MAX + 8) / 8 + 1];
     char **chunks;
@@ -219,7 +249,7 @@ struct engine {
     uint64_t digests[ENGINE_DIGESTS_KEPT];           /* of the last entries, by index; 0 = not known */
     uint32_t queue_last, partition_last, group_last; /* numbers given */
     uint64_t dead_letter_last, chunk_last;
-    struct table queues, partitions, groups;
+    struct table queues, lanes, groups;
     struct slab cursors, leases, delays, histories;
     struct idmap queue_names, partition_names, group_names, lease_ids;
     struct name_pool names;
@@ -228,6 +258,16 @@ struct engine {
     uint32_t dead_letter_count, dead_letter_cap;
     uint64_t dead_letter_cut; /* sequence of the last one in a cut */
     struct heap chunks;
+    struct partition *lane_newest, *lane_oldest; /* in memory, by when they came or were looked at for leaving */
+    uint32_t lanes_in_memory, leaving;           /* leaving: so many are still to be looked at because the broker is idle */
+    uint64_t lane_record_bytes, cut_stored;      /* cut_stored: applied index up to which all cuts are readable */
+    int64_t round_at_us;
+    bool applying;           /* an entry */
+    struct numbers visitors; /* lanes that reads brought back */
+    struct reap *reap;       /* lane.c: of the queue being reaped */
+    struct buf loading;      /* at start: rows of the lane that was begun */
+    uint32_t loading_lane;
+    bool loading_awake;
     struct numbers loaded_ready; /* at start: ready cursors, to be listed in their order */
     struct numbers dirty_queues, dirty_groups, dirty_partitions, dirty_cursors, gone_queues;
     struct cut_part *cut_parts;
@@ -284,9 +324,14 @@ bool queue_reap(struct engine *e); /* true: more */
 int64_t queue_dedup_window_ms(const struct queue *q);
 int64_t queue_dedup_keep_ms(const struct queue *q);
 
-struct partition *partition_at(const struct engine *e, uint32_t number); /* NULL when none or its queue is deleted */
+/* ---- lane.c ---- */
+struct lane *lane_at(const struct engine *e, uint32_t number); /* NULL when none */
+/* The lane in memory; one that left is read back. It must be there. Of a walk's steps: _ahead reads the next ones too. */
+struct partition *lane_open(const struct engine *e, uint32_t number);
+struct partition *lane_open_ahead(const struct engine *e, uint32_t number);
+struct partition *partition_at(const struct engine *e, uint32_t number); /* the same; NULL when none or its queue is deleted */
+struct queue *partition_queue(const struct engine *e, uint32_t number);  /* without bringing it back; NULL as partition_at */
 struct partition *partition_find(const struct engine *e, const struct queue *q, struct slice name);
-struct partition *partition_add(struct engine *e, struct queue *q, uint32_t number, struct slice name, int64_t created_us);
 struct partition *partition_obtain(struct engine *e, struct queue *q, struct slice name);
 void partition_touch(struct engine *e, struct partition *p);
 static inline struct slice partition_name(const struct partition *p)
@@ -294,6 +339,35 @@ static inline struct slice partition_name(const struct partition *p)
     return slice_make(p->name, p->name_len);
 }
 
+/* The lanes of a queue from `next` on, one by one. One that left is read back, with those that follow, and leaves again when the walk has
+ * passed it, unless it was changed: a walk over any number of lanes needs little memory and few scans. What it gives holds until the
+ * next call. */
+struct lane_walk {
+    struct engine *e;
+    uint32_t next, ahead;
+    struct numbers came;
+};
+void lane_walk_begin(struct lane_walk *w, const struct engine *e, uint32_t next);
+struct partition *lane_walk_next(struct lane_walk *w); /* NULL at the end */
+void lane_walk_end(struct lane_walk *w);
+
+uint64_t lane_bytes(const struct engine *e);        /* of those in memory, with their cursors and runs */
+void lanes_rest(struct engine *e);                  /* after a cut was stored: some leave */
+void lanes_visited(struct engine *e);               /* those that reads brought back leave when they are many */
+bool lanes_leave_all(struct engine *e);             /* e->leaving: some of them; true: more */
+bool lanes_reap(struct engine *e, struct queue *q); /* some lanes of a deleted queue are taken out; true: more */
+void lanes_free(struct engine *e);
+/* Start: a lane's row, then its cursors' rows; lane_loaded behind the last one. */
+const char *lane_load(struct engine *e, struct slice key, struct slice value);
+const char *lane_load_cursor(struct engine *e, struct slice key, struct slice value);
+void lane_loaded(struct engine *e);
+
+/* ---- row.c: false when it is damaged ---- */
+bool row_lane_read(struct slice key, struct slice value, struct lane_row *out);
+bool row_cursor_read(struct slice key, struct slice value, struct cursor_row *out);
+bool row_run_key_read(struct slice key, uint32_t *partition, uint64_t *last_offset);
+
+/* ---- queue.c: groups ---- */
 struct group *group_at(const struct engine *e, uint32_t number);
 struct group *group_find(const struct engine *e, const struct queue *q, struct slice name);
 struct group *group_add(struct engine *e, struct queue *q, uint32_t number, struct slice name);
@@ -301,6 +375,8 @@ void group_touch(struct engine *e, struct group *g);
 bool group_is_queue_mode(const struct group *g);
 
 /* ---- run.c ---- */
+uint64_t
+run_memory_first(const struct partition *p); /* the first offset whose run is in memory; before it the store has them */
 void run_append(struct engine *e, struct partition *p, const struct run *r);
 bool run_find(const struct engine *e, const struct partition *p, uint64_t offset, struct run *out); /* start <= offset < tail */
 /* First offset whose message was created at or after `us`; tail when there is none. */
@@ -316,6 +392,11 @@ struct cursor *cursor_at(const struct engine *e, uint32_t at);
 uint32_t cursor_find(const struct engine *e, const struct partition *p, uint32_t group);
 uint32_t cursor_add(struct engine *e, struct partition *p, struct group *g);
 void cursor_drop(struct engine *e, uint32_t at); /* frees what hangs on it */
+uint32_t cursor_link(struct engine *e, struct partition *p,
+                     uint32_t group);              /* one that its group has counted comes into memory */
+void cursor_unlink(struct engine *e, uint32_t at); /* an idle one leaves it */
+/* The group has to do with the lane no more: the row goes too. */
+void cursor_forget(struct engine *e, struct partition *p, uint32_t at);
 void cursor_touch(struct engine *e, uint32_t at);
 void cursor_settle(struct engine *e, uint32_t at);       /* puts it where its state belongs after a change */
 void cursor_settle_first(struct engine *e, uint32_t at); /* the same, at the head of the ready list */

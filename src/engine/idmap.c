@@ -82,6 +82,13 @@ void idmap_remove(struct idmap *m, uint64_t hash, uint32_t number)
     s->count--;
 }
 
+uint64_t idmap_bytes(const struct idmap *m)
+{
+    uint64_t slots = 0;
+    for (int i = 0; i < IDMAP_SHARDS; i++) slots += m->shards[i].cap;
+    return slots * sizeof m->shards[0].slots[0];
+}
+
 void idmap_free(struct idmap *m)
 {
     for (int i = 0; i < IDMAP_SHARDS; i++) free(m->shards[i].slots);

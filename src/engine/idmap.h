@@ -25,6 +25,7 @@ void idmap_add(struct idmap *m, uint64_t hash, uint32_t number);
 void idmap_remove(struct idmap *m, uint64_t hash, uint32_t number); /* must be there */
 /* Candidates for a hash, one a call; `at` starts at 0. 0 at the end. */
 uint32_t idmap_next(const struct idmap *m, uint64_t hash, uint32_t *at);
+uint64_t idmap_bytes(const struct idmap *m);
 void idmap_free(struct idmap *m);
 
 #endif

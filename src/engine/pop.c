@@ -117,7 +117,7 @@ static void cursor_claim_committed(struct pop_work *w, uint32_t at, struct claim
     c->attempt = 0;
     c->retries = 0;
     cursor_settle(e, at);
-    run_trim(e, table_at(&e->partitions, c->partition));
+    run_trim(e, lane_open(e, c->partition));
 }
 
 /* Claims what the cursor may have. False: nothing now; it has been put where it waits. */
@@ -125,7 +125,7 @@ static bool cursor_claim(struct pop_work *w, struct queue *q, struct group *g, u
 {
     struct engine *e = w->e;
     struct cursor *c = cursor_at(e, at);
-    struct partition *p = table_at(&e->partitions, c->partition);
+    struct partition *p = lane_open(e, c->partition);
     struct visible v;
     cursor_seed(e, g, p, c);
     cursor_touch(e, at);

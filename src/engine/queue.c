@@ -1,9 +1,9 @@
-/* Queues, partitions and groups: how they come, change and go. */
+/* Queues and groups: how they come, change and go. */
 #include <stdlib.h>
 
 #include "engine/engine_internal.h"
 
-enum { NAME_CHUNK_BYTES = 1 << 16, REAP_A_CALL = 2048 };
+enum { NAME_CHUNK_BYTES = 1 << 16 };
 
 /* ---- names -------------------------------------------------------------------------------------------------------- */
 
@@ -257,78 +257,6 @@ void queue_configure(struct engine *e, const struct configure_command *c, struct
     r->configure.options.task = arena_copy(arena, q->options.task);
 }
 
-/* ---- partitions --------------------------------------------------------------------------------------------------- */
-
-static uint64_t partition_hash(uint32_t queue, struct slice name)
-{
-    return hash64(name, queue);
-}
-
-struct partition *partition_at(const struct engine *e, uint32_t number)
-{
-    struct partition *p = table_at(&e->partitions, number);
-    if (p == NULL || p->name == NULL || queue_at(e, p->queue) == NULL) return NULL;
-    return p;
-}
-
-struct partition *partition_find(const struct engine *e, const struct queue *q, struct slice name)
-{
-    uint64_t hash = partition_hash(q->number, name);
-    uint32_t at = 0, number;
-    while ((number = idmap_next(&e->partition_names, hash, &at)) != 0) {
-        struct partition *p = table_at(&e->partitions, number);
-        if (p->queue == q->number && slice_equal(partition_name(p), name)) return p;
-    }
-    return NULL;
-}
-
-void partition_touch(struct engine *e, struct partition *p)
-{
-    if (p->dirty) return;
-    p->dirty = 1;
-    numbers_add(&e->dirty_partitions, p->number);
-}
-
-struct partition *partition_add(struct engine *e, struct queue *q, uint32_t number, struct slice name, int64_t created_us)
-{
-    struct partition *p = table_add(&e->partitions, number);
-    p->number = number;
-    p->queue = q->number;
-    p->name = name_add(&e->names, name);
-    p->name_len = (uint16_t)name.len;
-    p->created_us = created_us;
-    idmap_add(&e->partition_names, partition_hash(q->number, name), number);
-    if (q->partition_last != 0) {
-        struct partition *last = table_at(&e->partitions, q->partition_last);
-        last->next = number;
-    } else {
-        q->partition_first = number;
-    }
-    q->partition_last = number;
-    q->partition_count++;
-    return p;
-}
-
-struct partition *partition_obtain(struct engine *e, struct queue *q, struct slice name)
-{
-    struct partition *p = partition_find(e, q, name);
-    if (p != NULL) return p;
-    uint32_t before = q->partition_last;
-    p = partition_add(e, q, ++e->partition_last, name, e->wall_us);
-    partition_touch(e, p);
-    queue_touch(e, q);
-    for (uint32_t n = q->groups; n != 0;) {
-        struct group *g = group_at(e, n);
-        /* A group that has seen all lanes so far sees this one at once; another finds it when its scan gets there. */
-        if (g->registered && g->scan == before) {
-            g->scan = p->number;
-            group_touch(e, g);
-        }
-        n = g->next;
-    }
-    return p;
-}
-
 /* ---- groups ------------------------------------------------------------------------------------------------------- */
 
 static uint64_t group_hash(uint32_t queue, struct slice name)
@@ -392,16 +320,6 @@ bool queue_delete(struct engine *e, struct uuid tenant, struct slice name)
     return true;
 }
 
-static void partition_drop(struct engine *e, struct partition *p)
-{
-    while (p->cursors != 0) cursor_drop(e, p->cursors);
-    e->run_count -= p->run_count;
-    idmap_remove(&e->partition_names, partition_hash(p->queue, partition_name(p)), p->number);
-    name_remove(&e->names, p->name, p->name_len);
-    free(p->runs);
-    table_remove(&e->partitions, p->number);
-}
-
 static void group_drop(struct engine *e, struct group *g)
 {
     must(g->cursor_count == 0 && g->leases.count == 0 && g->delays.count == 0);
@@ -410,12 +328,6 @@ static void group_drop(struct engine *e, struct group *g)
     heap_free(&g->leases);
     heap_free(&g->delays);
     table_remove(&e->groups, g->number);
-}
-
-static void run_release(void *ctx, const struct run *r)
-{
-    struct engine *e = ctx;
-    segments_add(&e->reaped, r->where >> e->options.segment_shift, r->bytes & RUN_BYTES_MASK);
 }
 
 static void queue_finish(struct engine *e, struct queue *q)
@@ -428,8 +340,7 @@ static void queue_finish(struct engine *e, struct queue *q)
     uint32_t kept = 0;
     for (uint32_t i = 0; i < e->dead_letter_count; i++) {
         struct dead_letter *d = &e->dead_letters[i];
-        if (table_at(&e->partitions, d->partition) != NULL &&
-            ((struct partition *)table_at(&e->partitions, d->partition))->name != NULL) {
+        if (lane_at(e, d->partition) != NULL) {
             e->dead_letters[kept++] = *d;
         } else {
             segments_add(&e->reaped, d->where >> e->options.segment_shift, LETTER_HOLDS);
@@ -449,13 +360,7 @@ bool queue_reap(struct engine *e)
 {
     if (e->reaping.count == 0) return false;
     struct queue *q = table_at(&e->queues, e->reaping.at[0]);
-    for (int i = 0; i < REAP_A_CALL && q->partition_first != 0; i++) {
-        struct partition *p = table_at(&e->partitions, q->partition_first);
-        run_each(e, p, run_release, e);
-        q->partition_first = p->next;
-        partition_drop(e, p);
-    }
-    if (q->partition_first != 0) return true;
+    if (lanes_reap(e, q)) return true;
     queue_finish(e, q);
     e->reaping.count--;
     memmove(e->reaping.at, e->reaping.at + 1, e->reaping.count * sizeof e->reaping.at[0]);

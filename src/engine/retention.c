@@ -98,45 +98,58 @@ static uint64_t lane_start(const struct engine *e, const struct queue *q, const 
     return start < stored ? start : stored > p->start ? stored : p->start;
 }
 
-/* The next lane of queues with retention, from trim_queue and trim_partition on. NULL: the end of all (done), or `looks` are used up. */
-static struct partition *lane_next(struct engine *e, int64_t now_us, struct cutoffs *c, uint32_t *looks, bool *done)
+/* Nothing of a lane at rest can be due when its oldest message is not. */
+static bool lane_passed(const struct lane *l, const struct cutoffs *c)
+{
+    int64_t oldest_us = (int64_t)l->oldest_s * 1000000;
+    return l->p == NULL && (l->oldest_s == 0 || (c->any_us <= oldest_us && c->completed_us <= oldest_us));
+}
+
+/* The next lane of queues with retention, from trim_queue and trim_partition on; 0: the end of all (done), or `looks` are used up. */
+static uint32_t lane_next(struct engine *e, int64_t now_us, struct cutoffs *c, uint32_t *looks, bool *done)
 {
     for (; *looks > 0; --*looks) {
         struct queue *q = e->trim_queue == 0 ? NULL : queue_at(e, e->trim_queue);
         if (q != NULL && q->messages > 0 && cutoffs_of(q, now_us, c)) {
-            struct partition *last = e->trim_partition == 0 ? NULL : table_at(&e->partitions, e->trim_partition);
+            const struct lane *last = e->trim_partition == 0 ? NULL : lane_at(e, e->trim_partition);
             uint32_t n = last == NULL ? q->partition_first : last->next;
             e->trim_wanted = true;
-            if (n != 0) {
-                --*looks;
+            for (; n != 0 && *looks > 0; --*looks) {
+                const struct lane *l = lane_at(e, n);
                 e->trim_partition = n;
-                return table_at(&e->partitions, n);
+                if (!lane_passed(l, c)) {
+                    --*looks;
+                    return n;
+                }
+                n = l->next;
             }
+            if (n != 0) return 0;
         }
         e->trim_partition = 0;
         if (e->trim_queue >= e->queue_last) {
             e->trim_queue = 0;
             *done = true;
-            return NULL;
+            return 0;
         }
         e->trim_queue++;
     }
-    return NULL;
+    return 0;
 }
 
 enum trim_round engine_trim_due(struct engine *e, struct engine_now now, uint32_t looks, struct trim_item *out, uint32_t max,
                                 uint32_t *count)
 {
     struct cutoffs c;
-    struct partition *p;
+    uint32_t n;
     bool done = false;
     *count = 0;
-    while (*count < max && (p = lane_next(e, now.wall_us, &c, &looks, &done)) != NULL) {
+    while (*count < max && (n = lane_next(e, now.wall_us, &c, &looks, &done)) != 0) {
+        const struct partition *p = lane_open_ahead(e, n);
         uint64_t start = lane_start(e, queue_at(e, p->queue), p, &c);
         struct run r;
         if (start <= p->start) continue;
         if (run_find(e, p, start, &r)) start = r.first;
-        if (start > p->start) out[(*count)++] = (struct trim_item){.partition = p->number, .start = start};
+        if (start > p->start) out[(*count)++] = (struct trim_item){.partition = n, .start = start};
     }
     if (!done) return TRIM_GOES_ON;
     bool wanted = e->trim_wanted;

@@ -315,9 +315,11 @@ static void cut_runs(struct cutter *c, struct partition *p)
 static void cut_partitions(struct cutter *c)
 {
     for (uint32_t i = 0; i < c->e->dirty_partitions.count; i++) {
-        struct partition *p = table_at(&c->e->partitions, c->e->dirty_partitions.at[i]);
-        if (p == NULL || p->name == NULL || !p->dirty) continue;
+        const struct lane *l = lane_at(c->e, c->e->dirty_partitions.at[i]);
+        struct partition *p = l == NULL ? NULL : l->p;
+        if (p == NULL || !p->dirty) continue;
         p->dirty = 0;
+        p->cut_index = c->e->applied_index;
         row_key_lane(&c->key, p->queue, p->number);
         value_partition(&c->value, p);
         cut_put(c);
@@ -329,10 +331,11 @@ static void cut_partitions(struct cutter *c)
 static void cut_cursors(struct cutter *c)
 {
     for (uint32_t i = 0; i < c->e->dirty_cursors.count; i++) {
-        struct cursor *k = cursor_at(c->e, c->e->dirty_cursors.at[i]);
-        if (!(k->flags & CURSOR_DIRTY)) continue;
+        struct cursor *k = slab_find(&c->e->cursors, c->e->dirty_cursors.at[i]);
+        if (k == NULL || !(k->flags & CURSOR_DIRTY)) continue;
         k->flags &= (uint8_t)~CURSOR_DIRTY;
-        struct partition *p = table_at(&c->e->partitions, k->partition);
+        struct partition *p = lane_at(c->e, k->partition)->p;
+        p->cut_index = c->e->applied_index;
         row_key_lane(&c->key, p->queue, k->partition);
         row_key_u32(&c->key, k->group);
         value_cursor(&c->value, c->e, k);
@@ -348,10 +351,10 @@ static void cut_dead_letters(struct cutter *c)
     while (i > 0 && e->dead_letters[i - 1].sequence > e->dead_letter_cut) i--;
     for (; i < e->dead_letter_count; i++) {
         const struct dead_letter *d = &e->dead_letters[i];
-        const struct partition *p = table_at(&e->partitions, d->partition);
-        if (p == NULL || p->name == NULL) continue; /* of a queue that is being reaped */
+        const struct lane *l = lane_at(e, d->partition);
+        if (l == NULL) continue; /* of a queue that is being reaped */
         row_key_begin(&c->key, ROW_DEAD_LETTER);
-        row_key_u32(&c->key, p->queue);
+        row_key_u32(&c->key, l->queue);
         row_key_u64(&c->key, d->sequence);
         value_dead_letter(&c->value, d, false);
         cut_put(c);
@@ -421,8 +424,8 @@ static void cut_kv(struct cutter *c)
     buf_clear(&e->gone_kv);
     if (e->gone_kv.cap > 1 << 20) buf_free(&e->gone_kv);
     for (uint32_t i = 0; i < e->dirty_kv.count; i++) {
-        struct kv_row *r = kv_row_at(e, e->dirty_kv.at[i]);
-        if (!r->dirty) continue;
+        struct kv_row *r = slab_find(&e->kv_rows, e->dirty_kv.at[i]);
+        if (r == NULL || !r->dirty) continue;
         r->dirty = 0;
         memcpy(key + 1, r->bytes, r->path_len);
         value_kv(&c->value, r);
@@ -444,8 +447,8 @@ static void cut_timers(struct cutter *c)
     }
     buf_clear(&e->gone_timers);
     for (uint32_t i = 0; i < e->dirty_timers.count; i++) {
-        struct timer *t = timer_at(e, e->dirty_timers.at[i]);
-        if (!t->dirty) continue;
+        struct timer *t = slab_find(&e->timers, e->dirty_timers.at[i]);
+        if (t == NULL || !t->dirty) continue;
         t->dirty = 0;
         row_key_begin(&c->key, ROW_TIMER);
         row_key_u64(&c->key, t->sequence);
@@ -500,20 +503,24 @@ void engine_cut_stored(struct engine *e, uint64_t applied_index)
     uint32_t i = 0;
     for (; i < e->cut_part_count && e->cut_parts[i].applied_index <= applied_index; i++) {
         const struct cut_part *part = &e->cut_parts[i];
-        struct partition *p = table_at(&e->partitions, part->partition);
-        if (p == NULL || p->name == NULL) continue;
+        const struct lane *l = lane_at(e, part->partition);
+        struct partition *p = l == NULL ? NULL : l->p;
+        if (p == NULL) continue;
         uint64_t after = part->tail > p->start ? part->tail : p->start;
         p->unstored = (uint32_t)(p->tail - after);
         run_trim(e, p);
     }
-    if (i == 0) return;
-    e->cut_part_count -= i;
-    memmove(e->cut_parts, e->cut_parts + i, e->cut_part_count * sizeof e->cut_parts[0]);
+    if (i > 0) {
+        e->cut_part_count -= i;
+        memmove(e->cut_parts, e->cut_parts + i, e->cut_part_count * sizeof e->cut_parts[0]);
+    }
     if (e->cut_part_count == 0 && e->cut_part_cap > 65536) {
         free(e->cut_parts);
         e->cut_parts = NULL;
         e->cut_part_cap = 0;
     }
+    e->cut_stored = applied_index;
+    lanes_rest(e);
 }
 
 /* ---- load ----------------------------------------------------------------------------------------------------------- */
@@ -650,62 +657,67 @@ static const char *load_group(struct engine *e, struct key_reader *k, struct val
     return NULL;
 }
 
-static const char *load_partition(struct engine *e, struct key_reader *k, struct value_reader *v)
+static struct key_reader key_behind_kind(struct slice key)
 {
-    struct queue *q = queue_of_row(e, key_u32(k));
-    uint32_t number = key_u32(k);
-    uint64_t tail = value_u64(v), start = value_u64(v);
-    int64_t created_us = (int64_t)value_u64(v), last_created_us = (int64_t)value_u64(v), start_us = (int64_t)value_u64(v);
-    uint64_t bytes = value_u64(v);
-    uint32_t last_lease_s = value_u32(v);
-    struct slice name = value_text(v);
-    if (v->bad || k->bad || q == NULL || number == 0 || number > e->partition_last || start > tail ||
-        name.len > NAMES_BYTES_MAX) {
-        return "a partition's row is damaged";
-    }
-    struct partition *p = partition_add(e, q, number, name, created_us);
-    p->tail = tail;
-    p->start = start;
-    p->last_created_us = last_created_us;
-    p->start_us = start_us;
-    p->bytes = bytes;
-    p->last_lease_s = last_lease_s;
-    return NULL;
+    return (struct key_reader){.at = (const unsigned char *)key.at + 1, .end = (const unsigned char *)key.at + key.len};
 }
 
-static const char *load_cursor(struct engine *e, struct key_reader *k, struct value_reader *v)
+bool row_lane_read(struct slice key, struct slice value, struct lane_row *out)
 {
-    static const char damaged[] = "a cursor's row is damaged";
-    if (queue_of_row(e, key_u32(k)) == NULL) return damaged;
-    struct partition *p = table_at(&e->partitions, key_u32(k));
-    struct group *g = group_at(e, key_u32(k));
-    if (k->bad || p == NULL || p->name == NULL || g == NULL) return damaged;
-    uint32_t at = cursor_add(e, p, g);
-    struct cursor *c = cursor_at(e, at);
-    c->committed = (int64_t)value_u64(v);
-    c->attempt_start = value_u64(v);
-    c->attempt = value_u32(v);
-    c->retries = value_u16(v);
-    c->flags = value_u8(v) & (uint8_t)~CURSOR_DIRTY;
-    uint8_t state = value_u8(v);
-    int64_t turn_or_due = (int64_t)value_u64(v);
-    uint8_t has = value_u8(v);
-    if (has & CURSOR_HAS_LEASE) {
-        struct uuid id;
-        value_into(v, id.bytes, 16);
-        uint64_t first = value_u64(v), last = value_u64(v);
-        lease_grant(e, at, id, first, last, (int64_t)value_u64(v));
+    struct key_reader k = key_behind_kind(key);
+    struct value_reader v = {.at = value.at, .end = value.at + value.len};
+    out->queue = key_u32(&k);
+    out->number = key_u32(&k);
+    out->tail = value_u64(&v);
+    out->start = value_u64(&v);
+    out->created_us = (int64_t)value_u64(&v);
+    out->last_created_us = (int64_t)value_u64(&v);
+    out->start_us = (int64_t)value_u64(&v);
+    out->bytes = value_u64(&v);
+    out->last_lease_s = value_u32(&v);
+    out->name = value_text(&v);
+    return key.len == LANE_KEY_BYTES && !v.bad && out->start <= out->tail && out->name.len <= NAMES_BYTES_MAX;
+}
+
+bool row_cursor_read(struct slice key, struct slice value, struct cursor_row *out)
+{
+    struct key_reader k = key_behind_kind(key);
+    struct value_reader v = {.at = value.at, .end = value.at + value.len};
+    out->queue = key_u32(&k);
+    out->partition = key_u32(&k);
+    out->group = key_u32(&k);
+    out->committed = (int64_t)value_u64(&v);
+    out->attempt_start = value_u64(&v);
+    out->attempt = value_u32(&v);
+    out->retries = value_u16(&v);
+    out->flags = value_u8(&v) & (uint8_t)~CURSOR_DIRTY;
+    out->state = value_u8(&v);
+    out->turn_or_due = (int64_t)value_u64(&v);
+    uint8_t has = value_u8(&v);
+    out->leased = has & CURSOR_HAS_LEASE;
+    out->remembered = has & CURSOR_HAS_HISTORY;
+    if (out->leased) {
+        value_into(&v, out->lease.id.bytes, 16);
+        out->lease.first = value_u64(&v);
+        out->lease.last = value_u64(&v);
+        out->lease.expiry_us = (int64_t)value_u64(&v);
     }
-    if (has & CURSOR_HAS_HISTORY) {
-        struct uuid id;
-        value_into(v, id.bytes, 16);
-        uint64_t low = value_u64(v);
-        history_set(e, c, id, low, value_u64(v));
+    if (out->remembered) {
+        value_into(&v, out->history.id.bytes, 16);
+        out->history.low = value_u64(&v);
+        out->history.high = value_u64(&v);
     }
-    if (v->bad || state > CURSOR_DELAYED || (state == CURSOR_LEASED && c->lease == 0)) return damaged;
-    cursor_restore(e, at, state, turn_or_due);
-    if (state == CURSOR_READY) numbers_add(&e->loaded_ready, at);
-    return NULL;
+    return key.len == CURSOR_KEY_BYTES && !v.bad && out->state <= CURSOR_DELAYED &&
+           (out->state != CURSOR_LEASED || out->leased);
+}
+
+bool row_run_key_read(struct slice key, uint32_t *partition, uint64_t *last_offset)
+{
+    struct key_reader k = key_behind_kind(key);
+    key_u32(&k);
+    *partition = key_u32(&k);
+    *last_offset = key_u64(&k);
+    return !k.bad && key.len == RUN_KEY_BYTES;
 }
 
 static const char *load_dead_letter(struct engine *e, struct key_reader *k, struct value_reader *v)
@@ -792,9 +804,9 @@ static const char *load_segments(struct engine *e, struct slice value)
 
 const char *engine_load_row(struct engine *e, struct slice key, struct slice value)
 {
-    struct key_reader k = {.at = (const unsigned char *)key.at + 1, .end = (const unsigned char *)key.at + key.len};
-    struct value_reader v = {.at = value.at, .end = value.at + value.len};
     if (key.len == 0) return "a row has no key";
+    struct key_reader k = key_behind_kind(key);
+    struct value_reader v = {.at = value.at, .end = value.at + value.len};
     switch ((enum row_kind)(unsigned char)key.at[0]) {
     case ROW_META:
         return load_meta(e, &v);
@@ -803,7 +815,7 @@ const char *engine_load_row(struct engine *e, struct slice key, struct slice val
     case ROW_GROUP:
         return load_group(e, &k, &v);
     case ROW_LANE:
-        return key.len == LANE_KEY_BYTES ? load_partition(e, &k, &v) : load_cursor(e, &k, &v);
+        return key.len == CURSOR_KEY_BYTES ? lane_load_cursor(e, key, value) : lane_load(e, key, value);
     case ROW_DEAD_LETTER:
         return load_dead_letter(e, &k, &v);
     case ROW_DEDUP:
@@ -828,6 +840,7 @@ static int sequence_compare(const void *x, const void *y)
 
 const char *engine_loaded(struct engine *e, uint64_t applied_index)
 {
+    lane_loaded(e);
     /* Rows come queue by queue; listings and cuts go by sequence. */
     if (e->dead_letter_count > 0) qsort(e->dead_letters, e->dead_letter_count, sizeof e->dead_letters[0], sequence_compare);
     if (e->applied_index != applied_index) return "the state and its applied index do not belong together";
@@ -903,11 +916,10 @@ static void digest_queue(struct digester *d, const struct queue *q)
         value_group(&d->b, group_at(e, n));
         digest_add(d, ROW_GROUP, n);
     }
-    for (uint32_t n = q->partition_first; n != 0;) {
-        const struct partition *p = table_at(&e->partitions, n);
-        digest_partition(d, p);
-        n = p->next;
-    }
+    struct lane_walk w;
+    const struct partition *p;
+    lane_walk_begin(&w, e, q->partition_first);
+    while ((p = lane_walk_next(&w)) != NULL) digest_partition(d, p);
 }
 
 static void digest_kv(struct digester *d)

@@ -41,7 +41,7 @@ void run_append(struct engine *e, struct partition *p, const struct run *r)
 }
 
 /* First offset that is not in memory's runs but in the store's: memory holds [this, tail). */
-static uint64_t run_memory_first(const struct partition *p)
+uint64_t run_memory_first(const struct partition *p)
 {
     return p->run_count == 0 ? p->tail : p->runs[0].first;
 }

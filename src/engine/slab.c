@@ -8,7 +8,7 @@
 void slab_init(struct slab *s, uint32_t record_bytes)
 {
     must(record_bytes >= sizeof(uint32_t));
-    *s = (struct slab){.record_bytes = record_bytes, .high = 1};
+    *s = (struct slab){.record_bytes = record_bytes};
 }
 
 static void *grown(void *array, uint32_t old_count, uint32_t new_count, size_t size)
@@ -26,40 +26,84 @@ static char *chunk_new(uint32_t record_bytes)
     return chunk;
 }
 
+static void open_put(struct slab *s, uint32_t chunk)
+{
+    s->rooms[chunk].older = s->open;
+    s->rooms[chunk].newer = 0;
+    if (s->open != 0) s->rooms[s->open - 1].newer = chunk + 1;
+    s->open = chunk + 1;
+}
+
+static void open_take(struct slab *s, uint32_t chunk)
+{
+    const struct slab_room *r = &s->rooms[chunk];
+    *(r->newer != 0 ? &s->rooms[r->newer - 1].older : &s->open) = r->older;
+    if (r->older != 0) s->rooms[r->older - 1].newer = r->newer;
+}
+
+static void chunk_open(struct slab *s)
+{
+    uint32_t chunk;
+    if (s->absent != 0) {
+        chunk = s->absent - 1;
+        s->absent = s->rooms[chunk].older;
+    } else {
+        chunk = s->chunk_high++;
+        must(chunk < UINT32_MAX >> SLAB_CHUNK_BITS);
+        if (chunk >= s->chunk_cap) {
+            uint32_t cap = s->chunk_cap == 0 ? 16 : s->chunk_cap * 2;
+            s->chunks = grown(s->chunks, s->chunk_cap, cap, sizeof s->chunks[0]);
+            s->rooms = grown(s->rooms, s->chunk_cap, cap, sizeof s->rooms[0]);
+            s->chunk_cap = cap;
+        }
+    }
+    s->chunks[chunk] = chunk_new(s->record_bytes);
+    s->rooms[chunk] = (struct slab_room){.fresh = chunk == 0}; /* 0 is no record */
+    open_put(s, chunk);
+}
+
 uint32_t slab_add(struct slab *s)
 {
-    uint32_t at = s->free_head;
-    s->used++;
-    if (at != 0) {
-        void *record = slab_at(s, at);
-        memcpy(&s->free_head, record, sizeof s->free_head);
+    if (s->open == 0) chunk_open(s);
+    uint32_t chunk = s->open - 1, place;
+    struct slab_room *r = &s->rooms[chunk];
+    if (r->free_head != 0) {
+        place = r->free_head - 1U;
+        void *record = s->chunks[chunk] + (size_t)place * s->record_bytes;
+        memcpy(&r->free_head, record, sizeof r->free_head);
         memset(record, 0, s->record_bytes);
-        return at;
+    } else {
+        place = r->fresh++;
     }
-    at = s->high++;
-    must(at != 0);
-    uint32_t chunk = at >> SLAB_CHUNK_BITS;
-    if (chunk >= s->chunk_cap) {
-        uint32_t cap = s->chunk_cap == 0 ? 16 : s->chunk_cap * 2;
-        s->chunks = grown(s->chunks, s->chunk_cap, cap, sizeof s->chunks[0]);
-        s->chunk_cap = cap;
-    }
-    if (s->chunks[chunk] == NULL) s->chunks[chunk] = chunk_new(s->record_bytes);
-    return at;
+    r->used++;
+    s->used++;
+    if (r->free_head == 0 && r->fresh == SLAB_CHUNK) open_take(s, chunk);
+    return chunk << SLAB_CHUNK_BITS | place;
 }
 
 void slab_remove(struct slab *s, uint32_t at)
 {
-    must(at != 0 && at < s->high && s->used > 0);
-    memcpy(slab_at(s, at), &s->free_head, sizeof s->free_head);
-    s->free_head = at;
+    uint32_t chunk = at >> SLAB_CHUNK_BITS;
+    must(at != 0 && chunk < s->chunk_high && s->chunks[chunk] != NULL && s->used > 0);
+    struct slab_room *r = &s->rooms[chunk];
+    if (r->free_head == 0 && r->fresh == SLAB_CHUNK) open_put(s, chunk);
+    memcpy(slab_at(s, at), &r->free_head, sizeof r->free_head);
+    r->free_head = (uint16_t)((at & (SLAB_CHUNK - 1)) + 1);
     s->used--;
+    /* One stays, so that a record that comes and goes alone costs no chunk each time. */
+    if (--r->used > 0 || (r->newer == 0 && r->older == 0)) return;
+    open_take(s, chunk);
+    free(s->chunks[chunk]);
+    s->chunks[chunk] = NULL;
+    r->older = s->absent;
+    s->absent = chunk + 1;
 }
 
 void slab_free(struct slab *s)
 {
     for (uint32_t i = 0; i < s->chunk_cap; i++) free(s->chunks[i]);
     free(s->chunks);
+    free(s->rooms);
     slab_init(s, s->record_bytes);
 }
 

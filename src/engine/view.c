@@ -118,14 +118,15 @@ void engine_queue_counts(struct engine *e, uint32_t queue, struct engine_now now
     const struct queue *q = queue_at(e, queue);
     *out = (struct lane_counts){0};
     if (q == NULL) return;
-    for (uint32_t n = q->partition_first; n != 0;) {
-        const struct partition *p = table_at(&e->partitions, n);
+    struct lane_walk w;
+    const struct partition *p;
+    lane_walk_begin(&w, e, q->partition_first);
+    while ((p = lane_walk_next(&w)) != NULL) {
         struct lane_counts lane;
         lane_count(e, p, 0, now, &lane);
         out->total += lane.total;
         out->pending += lane.pending;
         out->processing += lane.processing;
-        n = p->next;
     }
     out->dead_letters = q->dead_letters;
     uint64_t open = out->pending + out->dead_letters;
@@ -157,14 +158,19 @@ bool engine_partition_get(struct engine *e, uint32_t number, struct engine_now n
     return true;
 }
 
-bool engine_partition_next(struct engine *e, uint32_t queue, uint32_t after, struct engine_now now, struct partition_view *out)
+static const struct partition *lane_behind(const struct engine *e, uint32_t queue, uint32_t after)
 {
     const struct queue *q = queue_at(e, queue);
-    if (q == NULL) return false;
-    const struct partition *p = after == 0 ? NULL : table_at(&e->partitions, after);
-    uint32_t n = p == NULL ? q->partition_first : p->next;
-    if (n == 0) return false;
-    partition_show(e, q, table_at(&e->partitions, n), now, out);
+    const struct lane *l = after == 0 ? NULL : lane_at(e, after);
+    uint32_t n = l != NULL && l->queue == queue ? l->next : q != NULL ? q->partition_first : 0;
+    return q == NULL || n == 0 ? NULL : lane_open_ahead(e, n);
+}
+
+bool engine_partition_next(struct engine *e, uint32_t queue, uint32_t after, struct engine_now now, struct partition_view *out)
+{
+    const struct partition *p = lane_behind(e, queue, after);
+    if (p == NULL) return false;
+    partition_show(e, queue_at(e, queue), p, now, out);
     return true;
 }
 
@@ -263,8 +269,7 @@ bool engine_dead_letter_next(struct engine *e, struct uuid tenant, struct slice 
 {
     for (uint32_t i = dead_letters_below(e, *before); i > 0; i--) {
         const struct dead_letter *d = &e->dead_letters[i - 1];
-        const struct partition *p = partition_at(e, d->partition);
-        const struct queue *q = p == NULL ? NULL : queue_at(e, p->queue);
+        const struct queue *q = partition_queue(e, d->partition);
         const struct group *g = group_at(e, d->group);
         if (q == NULL || g == NULL || !uuid_equal(q->tenant, tenant)) continue;
         if ((queue.len > 0 && !slice_equal(queue, q->name)) || (group.len > 0 && !slice_equal(group, g->name))) continue;
@@ -371,12 +376,9 @@ static void lane_show(const struct partition *p, struct lane_view *out)
 
 bool engine_lane_next(struct engine *e, uint32_t queue, uint32_t after, struct lane_view *out)
 {
-    const struct queue *q = queue_at(e, queue);
-    if (q == NULL) return false;
-    const struct partition *p = after == 0 ? NULL : table_at(&e->partitions, after);
-    uint32_t n = p == NULL ? q->partition_first : p->next;
-    if (n == 0) return false;
-    lane_show(table_at(&e->partitions, n), out);
+    const struct partition *p = lane_behind(e, queue, after);
+    if (p == NULL) return false;
+    lane_show(p, out);
     return true;
 }
 
@@ -456,7 +458,7 @@ bool engine_message_batch(struct engine *e, uint32_t partition, uint64_t offset,
 
 bool engine_dead_letter_in(struct engine *e, uint32_t partition, uint64_t *before, struct dead_letter_view *out)
 {
-    if (partition_at(e, partition) == NULL) return false;
+    if (partition_queue(e, partition) == NULL) return false;
     for (uint32_t i = dead_letters_below(e, *before); i > 0; i--) {
         const struct dead_letter *d = &e->dead_letters[i - 1];
         if (d->partition != partition) continue;
@@ -502,13 +504,14 @@ void engine_tenant_rows(const struct engine *e, struct uuid tenant, struct tenan
 void engine_stats(const struct engine *e, struct engine_stats *out)
 {
     *out = (struct engine_stats){.queues = e->queues.used,
-                                 .partitions = e->partitions.used,
+                                 .partitions = e->lanes.used,
                                  .groups = e->groups.used,
-                                 .cursors = e->cursors.used,
                                  .leases = e->leases.used,
                                  .dedup_ids = e->dedup.ids,
                                  .dead_letters = e->dead_letter_count,
                                  .runs_in_memory = e->run_count,
+                                 .lanes_in_memory = e->lanes_in_memory,
+                                 .lane_bytes = lane_bytes(e),
                                  .kv_rows = e->kv_order.count,
                                  .kv_bytes = e->kv_bytes,
                                  .timers = e->timer_order.count,
@@ -520,10 +523,10 @@ void engine_stats(const struct engine *e, struct engine_stats *out)
         if (q == NULL) continue;
         out->retained_messages += q->messages;
         out->retained_bytes += q->bytes;
+        for (uint32_t g = q->groups; g != 0; g = group_at(e, g)->next) out->cursors += group_at(e, g)->cursor_count;
     }
-    out->memory_bytes = dedup_memory(&e->dedup) + (uint64_t)e->partitions.used * sizeof(struct partition) +
-                        (uint64_t)e->cursors.used * sizeof(struct cursor) + (uint64_t)e->leases.used * sizeof(struct lease) +
-                        (uint64_t)e->histories.used * sizeof(struct history) + e->run_count * sizeof(struct run) +
+    out->memory_bytes = dedup_memory(&e->dedup) + out->lane_bytes + (uint64_t)e->lanes.used * sizeof(struct lane) +
+                        idmap_bytes(&e->partition_names) + (uint64_t)e->leases.used * sizeof(struct lease) +
                         (uint64_t)e->kv_order.count * sizeof(struct kv_row) + e->kv_bytes +
                         (uint64_t)e->timer_order.count * sizeof(struct timer) + (uint64_t)e->names.chunk_count * 65536;
 }

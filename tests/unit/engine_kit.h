@@ -42,6 +42,7 @@ struct kit {
     struct kit_store store;
     struct kit_log *log;
     int64_t log_us, wall_us;
+    struct engine_budget budget; /* of an engine that is opened from here on */
     struct arena arena;
     struct engine_result result; /* of the last command applied by kit_do */
     struct buf text;             /* results as text, of every entry since kit_text_clear */
@@ -127,7 +128,8 @@ static void kit_block(void *ctx, uint64_t where, uint32_t bytes, char *out)
 
 static void kit_engine_open(struct kit *k)
 {
-    struct engine_options o = {.cold = {.ctx = k, .scan = kit_scan, .block = kit_block}, .segment_shift = 16};
+    struct engine_options o = {
+        .cold = {.ctx = k, .scan = kit_scan, .block = kit_block}, .budget = k->budget, .segment_shift = 16};
     k->e = engine_new(&o);
 }
 

@@ -444,6 +444,8 @@ static void stream_run(struct kit *k, uint64_t *refused)
     arena_free(&a);
 }
 
+static uint64_t left_memory; /* lanes that were only in the store at a cut, all cuts together */
+
 struct other {
     struct kit kit;
     uint64_t cut_index; /* what its rows are a state of */
@@ -457,19 +459,49 @@ static void other_apply(struct kit *k, const struct kit_log *log, size_t n)
     assert_null(engine_apply(k->e, log->entries[n].index, log->entries[n].at, entry, &sink));
 }
 
-/* Applies the same log with cuts at random places; drops the engine at random places and replays from its last cut. */
-static void other_replay(struct other *o, struct kit_log *log, bool recovers)
+/* Reads change nothing, whatever they bring into memory. */
+static void other_read(struct kit *k)
+{
+    struct engine_now now = {.log_us = k->log_us, .wall_us = engine_safe_time_us(k->e)};
+    uint32_t number = 1 + rng(40), queue = 1 + rng(8);
+    struct lane_counts counts;
+    struct partition_view partition;
+    struct lane_view lane;
+    struct cursor_view cursor;
+    struct trim_item items[4];
+    uint32_t count;
+    engine_queue_counts(k->e, queue, now, &counts);
+    engine_partition_get(k->e, number, now, &partition);
+    engine_lane_get(k->e, KIT_TENANT, number, &lane);
+    engine_cursor_get(k->e, number, 1 + rng(10), now, &cursor);
+    for (uint32_t after = 0; rng(8) != 0 && engine_lane_next(k->e, queue, after, &lane);) after = lane.number;
+    engine_trim_due(k->e, now, 1 + rng(100), items, 4, &count);
+    if (rng(2) == 0) engine_visits_over(k->e);
+}
+
+enum other_ways { RECOVERS = 1, FORGETS = 2 };
+
+/* Applies the same log with cuts at random places. RECOVERS: drops the engine at random places and replays from its last cut. FORGETS:
+ * what may leave memory does, at every cut and when nothing happens for a while, and reads bring some of it back. */
+static void other_replay(struct other *o, struct kit_log *log, int ways)
 {
     struct kit *k = &o->kit;
     *k = (struct kit){.log = log};
+    bool recovers = ways & RECOVERS;
+    if (ways & FORGETS) k->budget.lanes = 1;
     arena_init(&k->arena);
     kit_engine_open(k);
     for (size_t n = 0; n < log->count; n++) {
         other_apply(k, log, n);
+        if (ways & FORGETS && rng(20) == 0) engine_idle(k->e);
         if (rng(3) == 0) engine_housekeep(k->e);
+        if (ways & FORGETS && rng(6) == 0) other_read(k);
         if (rng(9) == 0) {
             kit_cut(k);
             o->cut_index = log->entries[n].index;
+            struct engine_stats s;
+            engine_stats(k->e, &s);
+            left_memory += s.partitions - s.lanes_in_memory;
         }
         if (recovers && rng(60) == 0 && o->cut_index > 0) {
             struct buf text = k->text;
@@ -545,17 +577,21 @@ static void the_same_entries_give_the_same_results_and_state(void **state)
     uint64_t seeds = count == NULL ? 30 : strtoull(count, NULL, 10), seed = first == NULL ? 1 : strtoull(first, NULL, 10);
     for (uint64_t n = 0; n < seeds; n++, seed++) {
         struct kit k;
-        struct other cut = {0}, recovered = {0}, shorter = {0};
+        struct other cut = {0}, recovered = {0}, forgotten = {0}, shorter = {0};
         static uint64_t refused[65536];
         rng_state = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
         kit_open(&k);
         memset(refused, 0, sizeof refused);
         stream_run(&k, refused);
         assert_sound(&k, seed);
-        other_replay(&cut, k.log, false);
+        other_replay(&cut, k.log, 0);
         assert_same(&k, &cut.kit, "the engine that cuts", seed);
-        other_replay(&recovered, k.log, true);
+        other_replay(&recovered, k.log, RECOVERS);
         assert_same(&k, &recovered.kit, "the engine that recovers", seed);
+        left_memory = 0;
+        other_replay(&forgotten, k.log, RECOVERS | FORGETS);
+        assert_same(&k, &forgotten.kit, "the engine whose lanes leave memory", seed);
+        assert_true(left_memory > 0);
         other_without_refused(&shorter, k.log, refused);
         struct hash128_pair x = engine_digest(k.e), y = engine_digest(shorter.kit.e);
         if (x.low != y.low) print_error("a refused step left something: QUEEN_SIM_SEED=%lu QUEEN_SIM_SEEDS=1\n", seed);
@@ -565,6 +601,7 @@ static void the_same_entries_give_the_same_results_and_state(void **state)
         other_close(&shorter);
         other_close(&cut);
         other_close(&recovered);
+        other_close(&forgotten);
         kit_close(&k);
     }
 }
