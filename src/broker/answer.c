@@ -102,42 +102,11 @@ void damage_say(struct broker *b, uint64_t where, uint32_t bytes, const char *wh
     log_error("the payload in %s/%s (%u bytes) cannot be delivered: %s", b->config.dir, text, bytes, what);
 }
 
-/* For reads (CALL_READ): the group thread waits for the disk. */
-static bool piece_read_cold(struct broker *b, struct arena *arena, const struct delivery_piece *d, struct slice *block)
-{
-    char *at = arena_get(arena, d->block_bytes);
-    *block = slice_make(at, d->block_bytes);
-    if (place_read(&b->places, d->where, d->block_bytes, at) != LOG_OK) {
-        damage_say(b, d->where, d->block_bytes, "its segment file is missing or unreadable");
-        return false;
-    }
-    if (!push_group_crc_ok(*block)) {
-        damage_say(b, d->where, d->block_bytes, "checksum mismatch");
-        return false;
-    }
-    return true;
-}
-
 bool piece_take(struct broker *b, const struct delivery_piece *d, struct slice block, struct call_piece *out)
 {
     if (push_group_of(block, &out->group) && d->item0 + d->count <= out->group.item_count) return true;
     damage_say(b, d->where, d->block_bytes, "not a push group");
     return false;
-}
-
-bool broker_piece_load(struct broker *b, struct arena *arena, const struct delivery_piece *d, struct call_piece *out)
-{
-    struct slice block;
-    *out = (struct call_piece){0};
-    out->pinned = place_view(&b->places, d->where, d->block_bytes, &block, &out->pin);
-    if (!out->pinned && !piece_read_cold(b, arena, d, &block)) return false;
-    return piece_take(b, d, block, out);
-}
-
-void broker_piece_release(struct broker *b, struct call_piece *p)
-{
-    if (p->pinned) log_unpin(replica_log(b->replica), p->pin);
-    p->pinned = false;
 }
 
 /* False: the call waits for them. */
@@ -173,8 +142,7 @@ void broker_pieces_release(struct broker *b, struct call *c)
     uint32_t at = 0;
     for (uint32_t i = 0; i < c->result.pop.count; i++) {
         for (uint32_t k = 0; k < c->result.pop.claims[i].piece_count; k++, at++) {
-            if (c->pieces[at].pinned) log_unpin(replica_log(b->replica), c->pieces[at].pin);
-            if (c->pieces[at].range != NULL) cold_range_drop(c->pieces[at].range);
+            broker_piece_release(b, &c->pieces[at]);
         }
     }
     c->pieces = NULL;

@@ -14,6 +14,7 @@
  *   a step with `next`     -> PROPOSED -> [committed, nothing to claim] PARKED -> PROPOSED ... -> DONE
  *   what was claimed left memory: PROPOSED -> READING (a thread reads it from disk) -> DONE
  *   a read                 -> WAITING (nothing to answer yet) -> runs again -> WAITING ... -> DONE
+ *                          -> READING (a thread reads what it wants to show) -> runs again ... -> DONE
  *   broker_cancel: the client is gone. A queued, parked, reading or waiting call is done at once (CALL_CANCELLED); the claims of a proposed
  *   pop, or of a step's next, are handed back (COMMAND_CLAIM_RETURN) when its entry has applied, then done. `done` runs exactly once for
  *   every submitted call, on its home loop, also at shutdown.
@@ -36,6 +37,9 @@
  * what there is. `waits` is false, `answer` empty and `status` 0 before each run; nothing else is put back, so what a run needs for itself it
  * allocates elsewhere than in `arena`, which grows until the call is done. Too many of them (PARKED_POLLS_MAX callers that wait, reads
  * and polls together): CALL_OVERLOADED. Leadership lost: CALL_NO_LEADER.
+ *
+ * A read that shows stored messages asks for their bytes piece by piece (broker_piece_load). Those that left memory are read by other
+ * threads after `read` has returned, and then it runs again, everything as above: nobody waits for a disk on the group thread.
  *
  * Several nodes. Any node takes any call; the group's leader puts it into the log, and the node it came to answers it when it applies
  * that entry itself, from its own state and its own copy of the bytes (forward.c). A change of leader moves no answer: a call is
@@ -74,6 +78,7 @@ enum call_outcome {
 
 struct cold_range;
 struct cold_read;
+struct cold_want;
 
 /* A delivered piece with its bytes at hand: the push group's block (memory of the log, pinned, or read from disk). */
 struct call_piece {
@@ -133,6 +138,8 @@ struct call {
     struct lane_wait *lane;
     struct flight *flight;
     struct cold_read *reading;
+    struct cold_read *found; /* of a read: what was read for it */
+    uint32_t rounds;         /* so many jobs */
     struct watch *watches;
     uint32_t watch_count;
     uint64_t arrival;
@@ -167,9 +174,17 @@ void broker_submit(struct broker *b, struct call *c);
 void broker_cancel(struct broker *b, struct call *c);
 void broker_pieces_release(struct broker *b, struct call *c); /* any thread, after the answer was rendered */
 
-/* One stored message's bytes, for a CALL_READ (group thread; may wait for the disk). Bytes that are not in memory are read into
- * `arena`. False: damaged (logged with its place). Release it once rendered, any thread. */
-bool broker_piece_load(struct broker *b, struct arena *arena, const struct delivery_piece *d, struct call_piece *out);
+/* Stored messages' bytes, inside `read` of a CALL_READ. Never waits. */
+enum piece_state {
+    PIECE_HERE, /* `out` is set: release it once rendered, any thread */
+    /* It is on disk: `read` will run again, with the piece in memory, and what this run wrote is forgotten. It should name whatever
+     * else it will need and leave its own state as it was when it began. */
+    PIECE_COMING,
+    /* On disk, and much was read for this call already: it answers with what it has. Never said of the first piece of a run. */
+    PIECE_LATER,
+    PIECE_DAMAGED, /* logged with its place */
+};
+enum piece_state broker_piece_load(struct broker *b, const struct delivery_piece *d, struct call_piece *out);
 void broker_piece_release(struct broker *b, struct call_piece *p);
 
 /* Inside `read` of a CALL_READ that sets c->waits: run it again when something is appended to this lane, which need not exist yet. At

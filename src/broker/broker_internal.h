@@ -3,7 +3,8 @@
  *   inbox.c       calls arrive, wait, time out, are cancelled
  *   batch.c       queued calls become one entry: gathered, copied into the log's memory, submitted
  *   parked.c      parked callers: who waits on which lanes, who is woken
- *   cold.c        pops whose payload bytes are read from disk
+ *   cold.c        calls whose payload bytes are read from disk
+ *   piece.c       payload bytes for reads
  *   answer.c      an entry applied: results to calls, payload bytes pinned, answers sent home in chains
  *   dispatch.c    where a call can be answered: here, by the leader, or nowhere yet
  *   forward.c     calls that the leader works on for this node
@@ -58,8 +59,8 @@ enum {
     CACHE_AGE_US = 10000000, /* log images not used for so long leave memory */
 };
 
-/* IDLE -> ARRIVED -> QUEUED -> PROPOSED -> DONE, pops also through PARKED and, behind PROPOSED, READING, reads through WAITING. With
- * several nodes also: HELD (no leader to be had), FORWARDED -> PROPOSED (its entry is being applied here), reads through ASKING. A call
+/* IDLE -> ARRIVED -> QUEUED -> PROPOSED -> DONE, pops also through PARKED and, behind PROPOSED, READING, reads through WAITING and
+ * READING, any number of times. With several nodes also: HELD (no leader to be had), FORWARDED -> PROPOSED (its entry is being applied here), reads through ASKING. A call
  * is in at most one list (c->list). */
 enum call_state {
     CALL_STATE_IDLE,
@@ -202,6 +203,14 @@ struct watching {
     bool appended_all; /* more than APPENDS_KEPT_MAX */
 };
 
+/* What the `read` that runs now asked for so far. */
+struct pieces_run {
+    struct buf wants; /* struct cold_want each: those that are not there */
+    uint64_t bytes;   /* theirs */
+    uint64_t checked; /* bytes of ranges whose checksums were looked at */
+    bool served;      /* a piece was there */
+};
+
 /* Jobs by arrival; the first ones are given to the readers. */
 struct cold_reads {
     struct cold_cache *cache;
@@ -210,6 +219,7 @@ struct cold_reads {
     uint32_t given_count;
     uint64_t given_bytes;
     struct call_list calls;
+    struct pieces_run run;
 };
 
 struct queue_lag;
@@ -532,6 +542,11 @@ bool piece_take(struct broker *b, const struct delivery_piece *d, struct slice b
 void damage_say(struct broker *b, uint64_t where, uint32_t bytes, const char *what);
 void pop_loaded(struct broker *b, struct call *c, bool good); /* its bytes are there, or it is damaged */
 void claims_hand_back(struct broker *b, const struct call *c);
+
+/* piece.c */
+void pieces_run_begin(struct broker *b);
+/* The run is over. True: pieces are missing; the call is READING, or it is done because it will not get them. */
+bool pieces_run_end(struct broker *b, struct call *c);
 
 /* watch.c */
 void read_run(struct broker *b, struct call *c); /* answered, or WAITING */

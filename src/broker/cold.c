@@ -1,8 +1,10 @@
 /* Calls that wait for bytes from the log's files.
  *
- *   cold_load -> everything in ranges read lately: no wait
- *             -> a job: given to the readers, or waiting for those before it; the call is READING
- *   job_back  -> the blocks go to the call's pieces, the call goes on (pop_loaded); the next jobs are given
+ *   cold_load  -> everything in ranges read lately: no wait
+ *              -> a job: given to the readers, or waiting for those before it; the call is READING
+ *   cold_fetch -> a job, of a read
+ *   job_back   -> the blocks go to the call's pieces, the call goes on (pop_loaded); or the job stays with its read, which runs again
+ *                 (read_run). The next jobs are given
  *   cold_leave: the caller is gone, its time is over, or the broker stops: its claims go back, the job ends for nobody
  *
  * The log keeps a segment of which something is under way (cold_wants), also when its messages were acked or expired meanwhile. */
@@ -17,6 +19,7 @@ struct cold_read {
     struct broker *broker;
     struct call *call; /* NULL: it left */
     struct cold_read *next, *previous;
+    struct cold_read *found_next; /* of a read's */
     uint64_t bytes, first_pos, end_pos;
     bool given; /* to the readers */
     struct cold_piece pieces[];
@@ -75,13 +78,9 @@ static void reads_give(struct broker *b)
     }
 }
 
-static void call_goes_on(struct broker *b, struct cold_read *r)
+static void pop_goes_on(struct broker *b, struct call *c, struct cold_read *r)
 {
-    struct call *c = r->call;
     bool good = true;
-    must(c->state == CALL_STATE_READING && c->reading == r);
-    call_list_remove(c);
-    c->reading = NULL;
     for (uint32_t i = 0; i < r->job.count; i++) {
         struct cold_piece *p = &r->pieces[i];
         if (p->fault != NULL) {
@@ -95,6 +94,30 @@ static void call_goes_on(struct broker *b, struct cold_read *r)
         if (!piece_take(b, p->of, p->block, out)) good = false;
     }
     pop_loaded(b, c, good);
+    read_free(r);
+}
+
+static void read_goes_on(struct broker *b, struct call *c, struct cold_read *r)
+{
+    for (uint32_t i = 0; i < r->job.count; i++) {
+        if (r->pieces[i].fault != NULL) damage_say(b, r->pieces[i].where, r->pieces[i].bytes, r->pieces[i].fault);
+    }
+    r->found_next = c->found;
+    c->found = r;
+    read_run(b, c);
+}
+
+static void call_goes_on(struct broker *b, struct cold_read *r)
+{
+    struct call *c = r->call;
+    must(c->state == CALL_STATE_READING && c->reading == r);
+    call_list_remove(c);
+    c->reading = NULL;
+    if (c->kind == CALL_READ) {
+        read_goes_on(b, c, r);
+    } else {
+        pop_goes_on(b, c, r);
+    }
 }
 
 static void job_back(struct loop_task *t)
@@ -103,8 +126,11 @@ static void job_back(struct loop_task *t)
     struct broker *b = r->broker;
     inbox_clock(b);
     read_unlink(&b->cold, r);
-    if (r->call != NULL) call_goes_on(b, r);
-    read_free(r);
+    if (r->call != NULL) {
+        call_goes_on(b, r);
+    } else {
+        read_free(r);
+    }
     if (!b->stopped) reads_give(b);
 }
 
@@ -129,33 +155,31 @@ static bool load_from_ranges(struct broker *b, struct call *c)
     return true;
 }
 
-static void read_want(struct cold_read *r, const struct delivery_piece *d, uint32_t slot)
+static void read_add(struct cold_read *r, const struct cold_piece *p)
 {
-    r->pieces[r->job.count++] = (struct cold_piece){.where = d->where, .bytes = d->block_bytes, .slot = slot, .of = d};
-    r->bytes += d->block_bytes;
-    if (d->where < r->first_pos) r->first_pos = d->where;
-    if (d->where + d->block_bytes > r->end_pos) r->end_pos = d->where + d->block_bytes;
+    r->pieces[r->job.count++] = *p;
+    r->bytes += p->bytes;
+    if (p->where < r->first_pos) r->first_pos = p->where;
+    if (p->where + p->bytes > r->end_pos) r->end_pos = p->where + p->bytes;
 }
 
 static struct cold_read *read_new(struct broker *b, struct call *c, uint32_t count)
 {
-    struct cold_reads *k = &b->cold;
     struct cold_read *r = calloc(1, sizeof *r + count * sizeof r->pieces[0]);
     must(r != NULL);
     *r = (struct cold_read){.broker = b, .call = c, .first_pos = UINT64_MAX};
     r->job = (struct cold_job){
-        .task.run = job_back, .cache = k->cache, .segment_bytes = b->config.segment_bytes, .pieces = r->pieces};
-    uint32_t slot = 0;
-    for (uint32_t i = 0; i < c->result.pop.count; i++) {
-        const struct claim *claim = &c->result.pop.claims[i];
-        for (uint32_t p = 0; p < claim->piece_count; p++, slot++) {
-            struct call_piece *out = &c->pieces[slot];
-            if (out->range != NULL) cold_range_drop(out->range); /* a reader finds it again */
-            out->range = NULL;
-            if (!out->pinned) read_want(r, &claim->pieces[p], slot);
-        }
-    }
-    must(r->job.count == count);
+        .task.run = job_back, .cache = b->cold.cache, .segment_bytes = b->config.segment_bytes, .pieces = r->pieces};
+    return r;
+}
+
+/* In line behind the others; the call is READING. */
+static void read_submit(struct broker *b, struct call *c, struct cold_read *r)
+{
+    struct cold_reads *k = &b->cold;
+    c->reading = r;
+    c->state = CALL_STATE_READING;
+    call_list_append(&k->calls, c);
     r->previous = k->last;
     if (k->last != NULL) {
         k->last->next = r;
@@ -164,23 +188,79 @@ static struct cold_read *read_new(struct broker *b, struct call *c, uint32_t cou
     }
     k->last = r;
     if (k->waiting == NULL) k->waiting = r;
-    return r;
+    reads_give(b);
+}
+
+static void read_add_claims(struct cold_read *r, struct call *c)
+{
+    uint32_t slot = 0;
+    for (uint32_t i = 0; i < c->result.pop.count; i++) {
+        const struct claim *claim = &c->result.pop.claims[i];
+        for (uint32_t p = 0; p < claim->piece_count; p++, slot++) {
+            struct call_piece *out = &c->pieces[slot];
+            if (out->range != NULL) cold_range_drop(out->range); /* a reader finds it again */
+            out->range = NULL;
+            if (out->pinned) continue;
+            const struct delivery_piece *d = &claim->pieces[p];
+            read_add(r, &(struct cold_piece){.where = d->where, .bytes = d->block_bytes, .slot = slot, .of = d});
+        }
+    }
 }
 
 bool cold_load(struct broker *b, struct call *c, uint32_t count, uint64_t bytes)
 {
     must(count > 0 && c->list == NULL && c->reading == NULL);
     if (bytes <= COLD_RANGE_BYTES && load_from_ranges(b, c)) return true;
-    c->reading = read_new(b, c, count);
-    c->state = CALL_STATE_READING;
+    struct cold_read *r = read_new(b, c, count);
+    read_add_claims(r, c);
+    must(r->job.count == count);
     c->group = NULL; /* its lanes were given back */
     c->lane = NULL;
     c->flight = NULL;
     if (c->held_us != 0) inbox_due_set(b, c);
     c->held_us = 0;
-    call_list_append(&b->cold.calls, c);
-    reads_give(b);
+    read_submit(b, c, r);
     return false;
+}
+
+void cold_fetch(struct broker *b, struct call *c, const struct cold_want *wants, uint32_t count)
+{
+    must(c->kind == CALL_READ && c->list == NULL && c->reading == NULL && count > 0);
+    struct cold_read *r = read_new(b, c, count);
+    for (uint32_t i = 0; i < count; i++) read_add(r, &(struct cold_piece){.where = wants[i].where, .bytes = wants[i].bytes});
+    read_submit(b, c, r);
+}
+
+static int piece_order(const void *where, const void *piece)
+{
+    const uint64_t *left = where;
+    const struct cold_piece *right = piece;
+    return *left < right->where ? -1 : *left > right->where;
+}
+
+const struct cold_piece *cold_found(const struct call *c, uint64_t where)
+{
+    for (const struct cold_read *r = c->found; r != NULL; r = r->found_next) {
+        const struct cold_piece *p = bsearch(&where, r->pieces, r->job.count, sizeof r->pieces[0], piece_order);
+        if (p != NULL) return p;
+    }
+    return NULL;
+}
+
+uint64_t cold_found_bytes(const struct call *c)
+{
+    uint64_t bytes = 0;
+    for (const struct cold_read *r = c->found; r != NULL; r = r->found_next) bytes += r->bytes;
+    return bytes;
+}
+
+void cold_found_drop(struct call *c)
+{
+    while (c->found != NULL) {
+        struct cold_read *r = c->found;
+        c->found = r->found_next;
+        read_free(r);
+    }
 }
 
 void cold_leave(struct broker *b, struct call *c)
@@ -190,8 +270,12 @@ void cold_leave(struct broker *b, struct call *c)
     call_list_remove(c);
     c->reading = NULL;
     r->call = NULL;
-    broker_pieces_release(b, c);
-    claims_hand_back(b, c);
+    if (c->kind == CALL_READ) {
+        cold_found_drop(c);
+    } else {
+        broker_pieces_release(b, c);
+        claims_hand_back(b, c);
+    }
     if (r->given) return;
     read_unlink(&b->cold, r);
     read_free(r);
@@ -221,5 +305,6 @@ void cold_free(struct broker *b)
         read_free(r);
     }
     cold_cache_free(k->cache);
+    buf_free(&k->run.wants);
     k->reader = NULL;
 }

@@ -49,7 +49,7 @@ static struct cold_range *range_new(uint64_t pos, uint32_t len)
     return r;
 }
 
-static struct cold_range *range_hold(struct cold_range *r)
+struct cold_range *cold_range_hold(struct cold_range *r)
 {
     atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
     return r;
@@ -188,7 +188,7 @@ struct cold_range *cold_cache_find(struct cold_cache *c, uint64_t where, uint32_
     if (r != NULL && r->reading) r = NULL;
     if (r != NULL) {
         list_use(c, r);
-        range_hold(r);
+        cold_range_hold(r);
         *block = range_slice(r, where, bytes);
     }
     pthread_mutex_unlock(&c->lock);
@@ -240,7 +240,7 @@ static struct cold_range *range_get(const struct cold_job *j, uint64_t pos, uint
     while ((r = list_find(c, pos, len)) != NULL && r->reading) pthread_cond_wait(&c->filled, &c->lock);
     if (r != NULL) {
         list_use(c, r);
-        range_hold(r);
+        cold_range_hold(r);
         pthread_mutex_unlock(&c->lock);
         return r;
     }
@@ -251,7 +251,7 @@ static struct cold_range *range_get(const struct cold_job *j, uint64_t pos, uint
     r->reading = true;
     r->used_us = clock_mono_us();
     list_put(c, r);
-    range_hold(r);
+    cold_range_hold(r);
     pthread_mutex_unlock(&c->lock);
     if (range_fill(j, r, len)) return r;
     cold_range_drop(r);
@@ -262,7 +262,7 @@ static void piece_check(const struct cold_job *j, struct cold_piece *p, struct c
 {
     p->block = range_slice(r, p->where, p->bytes);
     if (push_group_crc_ok(p->block)) {
-        p->range = range_hold(r);
+        p->range = cold_range_hold(r);
         return;
     }
     p->range = range_read(j, p->where, p->bytes);

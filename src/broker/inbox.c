@@ -161,7 +161,8 @@ static void call_arrive(struct broker *b, struct call *c)
     c->flight = NULL;
     c->list = NULL;
     c->pieces = NULL;
-    c->reading = NULL;
+    c->reading = c->found = NULL;
+    c->rounds = 0;
     c->step = NULL;
     c->watches = NULL;
     c->watch_count = 0;
@@ -296,10 +297,11 @@ static void proposed_expire(struct broker *b, struct call *c)
     call_finish(b, c, c->gone ? CALL_CANCELLED : unknown ? CALL_UNKNOWN : CALL_TIMEOUT);
 }
 
-/* It has its claims: it is given time to get its bytes, and an autoAck pop, whose claims cannot be handed back, all that it takes. */
+/* It knows what it answers: it is given time to get its bytes, and an autoAck pop, whose claims cannot be handed back, all that it takes. */
 static void reading_expire(struct broker *b, struct call *c)
 {
-    if (!c->late || (c->pop.auto_ack && !b->stopping)) {
+    bool keeps = c->kind != CALL_READ && c->pop.auto_ack && !b->stopping;
+    if (!c->late || keeps) {
         c->late = true;
         heap_put(&b->deadlines, &c->due, b->mono_us + PROPOSED_GRACE_US, c->arrival);
         return;

@@ -1,6 +1,7 @@
 /* Reads, and those that wait for appends.
  *
  *   read_run -> answered
+ *            -> READING: bytes that it wants are on disk (piece.c), then again
  *            -> WAITING: watch, watch, ... of the call, each in the list of its lane
  *   an entry applies: the engine names lanes (sink: numbers kept) -> watch_applied: names -> their calls are marked
  *   turn's end: each marked call leaves its lanes and runs again, once
@@ -118,8 +119,13 @@ void read_run(struct broker *b, struct call *c)
     c->status = 0;
     w->full = false;
     w->reading = c;
+    pieces_run_begin(b);
     c->read(c, b->engine, b->now);
     w->reading = NULL;
+    if (pieces_run_end(b, c)) {
+        watches_drop(b, c);
+        return;
+    }
     if (c->waits && !c->late) {
         read_wait(b, c);
         return;

@@ -3,13 +3,12 @@
 #include "engine/ids.h"
 #include "http/render.h"
 
-bool message_load(struct request *r, struct arena *scratch, uint32_t partition, const struct delivery_piece *piece,
-                  struct message_bytes *out)
+enum piece_state message_load(struct request *r, uint32_t partition, const struct delivery_piece *piece,
+                              struct message_bytes *out)
 {
-    arena_reset(scratch);
-    if (!broker_piece_load(r->broker, scratch, piece, &out->piece)) return false;
-    message_pick(r, partition, piece, out);
-    return true;
+    enum piece_state state = broker_piece_load(r->broker, piece, &out->piece);
+    if (state == PIECE_HERE) message_pick(r, partition, piece, out);
+    return state;
 }
 
 void message_pick(struct request *r, uint32_t partition, const struct delivery_piece *piece, struct message_bytes *m)

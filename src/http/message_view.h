@@ -12,9 +12,9 @@ struct message_bytes {
     struct uuid id;
 };
 
-/* Bytes that left memory are read into `scratch`, which is reset. False: they can not be read (logged). */
-bool message_load(struct request *r, struct arena *scratch, uint32_t partition, const struct delivery_piece *piece,
-                  struct message_bytes *out);
+/* As broker_piece_load; `out` is set when it is PIECE_HERE. */
+enum piece_state message_load(struct request *r, uint32_t partition, const struct delivery_piece *piece,
+                              struct message_bytes *out);
 /* Another message of the same block. */
 void message_pick(struct request *r, uint32_t partition, const struct delivery_piece *piece, struct message_bytes *m);
 void message_release(struct request *r, struct message_bytes *m);

@@ -7,8 +7,9 @@
  *           "damaged":true.
  *   errors  400 text for a bad integer, 503
  *
- * `total` counts all that match: the read costs about 50 ns a dead letter of the tenant, plus the payloads of the page, which may
- * have to come from disk. An answer ends early once it has 32 MiB; hasMore is true then. */
+ * `total` counts all that match: the read costs about 50 ns a dead letter of the tenant, plus the payloads of the page. When some of these
+ * have to come from disk it runs again once they are there. An answer ends early once it has 32 MiB, or had to read
+ * COLD_CALL_BYTES of blocks; hasMore is true then. */
 #include "base/limits.h"
 #include "http/answer.h"
 #include "http/render.h"
@@ -19,20 +20,18 @@ struct dlq_query {
     uint64_t limit, offset;
 };
 
-/* Message id, transaction id and payload. Bytes that the store keeps but this node cannot read now are said as such: the listing is
- * for people. */
-static void message_render(struct buf *out, const struct request *r, struct arena *scratch, const struct dead_letter_view *v)
+/* Message id, transaction id and payload; `piece` is NULL when they cannot be read, which is said: the listing is for people. */
+static void message_render(struct buf *out, const struct request *r, const struct call_piece *piece,
+                           const struct dead_letter_view *v)
 {
-    struct call_piece piece;
     struct push_item item;
-    arena_reset(scratch);
     buf_text(out, ",\"messageId\":");
-    if (!broker_piece_load(r->broker, scratch, &v->piece, &piece)) {
+    if (piece == NULL) {
         render_uuid(out, v->message);
         buf_text(out, ",\"transactionId\":null,\"data\":null,\"payload\":null,\"damaged\":true");
         return;
     }
-    push_group_item(&piece.group, v->piece.item0, &item);
+    push_group_item(&piece->group, v->piece.item0, &item);
     struct uuid id = render_message_id(&item, message_tag(request_seed(r), v->partition_number), v->offset, v->created_us);
     struct slice payload = item.payload.len == 0 ? slice_of("null") : item.payload;
     render_uuid(out, id);
@@ -45,10 +44,10 @@ static void message_render(struct buf *out, const struct request *r, struct aren
     buf_slice(out, payload);
     buf_text(out, ",\"payload\":");
     buf_slice(out, payload);
-    broker_piece_release(r->broker, &piece);
 }
 
-static void row_render(struct buf *out, const struct request *r, struct arena *scratch, const struct dead_letter_view *v)
+static void row_render(struct buf *out, const struct request *r, const struct call_piece *piece,
+                       const struct dead_letter_view *v)
 {
     buf_text(out, "{\"id\":");
     render_uuid(out, v->id);
@@ -60,7 +59,7 @@ static void row_render(struct buf *out, const struct request *r, struct arena *s
     render_text(out, v->group);
     buf_text(out, ",\"offset\":");
     buf_decimal(out, v->offset);
-    message_render(out, r, scratch, v);
+    message_render(out, r, piece, v);
     buf_text(out, ",\"errorMessage\":");
     render_text(out, v->error);
     buf_printf(out, ",\"retryCount\":%u,\"createdAt\":", v->retries);
@@ -70,23 +69,34 @@ static void row_render(struct buf *out, const struct request *r, struct arena *s
     buf_byte(out, '}');
 }
 
+/* False: the page ends before it. */
+static bool row_add(struct buf *out, const struct request *r, const struct dead_letter_view *v, bool first)
+{
+    struct call_piece piece;
+    enum piece_state state = broker_piece_load(r->broker, &v->piece, &piece);
+    if (state == PIECE_LATER) return false;
+    if (state == PIECE_COMING) return true; /* this page is not shown */
+    if (!first) buf_byte(out, ',');
+    row_render(out, r, state == PIECE_HERE ? &piece : NULL, v);
+    if (state == PIECE_HERE) broker_piece_release(r->broker, &piece);
+    return true;
+}
+
 static void dlq_read(struct call *c, struct engine *e, struct engine_now now)
 {
     const struct request *r = c->read_ctx;
     const struct dlq_query *q = r->route_data;
     struct dead_letter_view v;
-    struct arena scratch;
     struct buf *out = &c->answer;
     uint64_t before = UINT64_MAX, total = 0, rows = 0;
+    bool open = true;
     (void)now;
-    arena_init(&scratch);
     buf_text(out, "{\"messages\":[");
     for (; engine_dead_letter_next(e, r->tenant, q->queue, q->group, &before, &v); total++) {
-        if (total < q->offset || rows >= q->limit || out->len > POP_BYTES_MAX) continue;
-        if (rows++ > 0) buf_byte(out, ',');
-        row_render(out, r, &scratch, &v);
+        if (!open || total < q->offset || rows >= q->limit || out->len > POP_BYTES_MAX) continue;
+        open = row_add(out, r, &v, rows == 0);
+        rows += open ? 1 : 0;
     }
-    arena_free(&scratch);
     buf_text(out, "],\"total\":");
     buf_decimal(out, total);
     buf_text(out, ",\"pagination\":{\"limit\":");

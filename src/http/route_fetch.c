@@ -17,7 +17,8 @@
  *
  *   errors  UNKNOWN_TOPIC_OR_PARTITION, OFFSET_OUT_OF_RANGE, BAD_CURSOR inside entries; 400 for a body of another shape, 503, 500
  *
- * Everything is rendered on the group thread, at the speed of memory as long as the log's newest part is what is read. */
+ * Everything is rendered on the group thread. Blocks that left memory are read by other threads first: the call then runs again, with
+ * all of them there. It reads COLD_CALL_BYTES at most; entries behind that have fewer records, or none, this time. */
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -364,33 +365,39 @@ static void entries_fetch(const struct request *r, const struct fetch_plan *p, s
     }
 }
 
-/* False: a message could not be read. */
-static bool records_render(struct buf *out, struct request *r, struct arena *copies, const struct fetch_view *v)
+static void piece_render(struct buf *out, const struct call_piece *piece, const struct delivery_piece *d, uint32_t tag,
+                         struct slice ts, bool first)
 {
-    uint64_t seed = request_seed(r);
-    uint32_t tag = message_tag(seed, v->partition);
+    for (uint32_t i = 0; i < d->count; i++) {
+        struct push_item item;
+        push_group_item(&piece->group, d->item0 + i, &item);
+        if (!first || i > 0) buf_byte(out, ',');
+        uint64_t offset = d->first_offset + i;
+        render_record(out, &item, render_message_id(&item, tag, offset, d->created_us), offset, ts);
+    }
+}
+
+/* PIECE_LATER: fewer than there are. Once something is COMING the rest is named only. */
+static enum piece_state records_render(struct buf *out, struct request *r, const struct fetch_view *v, bool coming)
+{
+    uint32_t tag = message_tag(request_seed(r), v->partition);
     struct buf ts = {0};
-    bool first = true, good = true;
-    for (uint32_t k = 0; k < v->piece_count && good; k++) {
+    enum piece_state state = PIECE_HERE;
+    for (uint32_t k = 0; k < v->piece_count; k++) {
         const struct delivery_piece *d = &v->pieces[k];
         struct call_piece piece;
-        arena_reset(copies);
-        good = broker_piece_load(r->broker, copies, d, &piece);
-        if (!good) break;
-        buf_clear(&ts);
-        render_time_us(&ts, d->created_us);
-        for (uint32_t i = 0; i < d->count; i++) {
-            struct push_item item;
-            push_group_item(&piece.group, d->item0 + i, &item);
-            if (!first) buf_byte(out, ',');
-            first = false;
-            uint64_t offset = d->first_offset + i;
-            render_record(out, &item, render_message_id(&item, tag, offset, d->created_us), offset, buf_view(&ts));
+        state = broker_piece_load(r->broker, d, &piece);
+        if (state == PIECE_LATER || state == PIECE_DAMAGED) break;
+        coming |= state == PIECE_COMING;
+        if (!coming) {
+            buf_clear(&ts);
+            render_time_us(&ts, d->created_us);
+            piece_render(out, &piece, d, tag, buf_view(&ts), k == 0);
         }
-        broker_piece_release(r->broker, &piece);
+        if (state == PIECE_HERE) broker_piece_release(r->broker, &piece);
     }
     buf_free(&ts);
-    return good;
+    return coming ? PIECE_COMING : state;
 }
 
 static void fetched_render(struct call *c, struct request *r, const struct fetch_plan *p, const struct fetched *fetched,
@@ -398,23 +405,23 @@ static void fetched_render(struct call *c, struct request *r, const struct fetch
 {
     enum { RECORD_BYTES = 128, ENTRY_BYTES = 256 }; /* about, without payloads and names */
     struct buf *out = &c->answer;
-    struct arena copies;
-    bool good = true;
-    arena_init(&copies);
+    enum piece_state state;
+    bool good = true, coming = false;
     buf_reserve(out, sum->bytes + sum->messages * RECORD_BYTES + p->count * ENTRY_BYTES);
     buf_text(out, "{\"entries\":[");
     for (uint32_t i = 0; i < p->count && good; i++) {
         field_text(out, i > 0 ? ",{\"queue\":" : "{\"queue\":", p->entries[i].queue);
         field_text(out, ",\"partition\":", p->entries[i].partition);
         buf_text(out, ",\"records\":[");
-        good = records_render(out, r, &copies, &fetched[i].view);
+        state = records_render(out, r, &fetched[i].view, coming);
+        coming |= state == PIECE_COMING;
+        good = state != PIECE_DAMAGED;
         buf_byte(out, ']');
         bounds_render(out, fetched[i].view.start, fetched[i].view.tail);
         status_render(out, fetched[i].status);
         buf_byte(out, '}');
     }
     buf_text(out, "]}");
-    arena_free(&copies);
     if (good) return;
     buf_clear(out);
     buf_text(out, "{\"error\":\"a stored message could not be read: see the broker's log\",\"code\":\"internal\"}");

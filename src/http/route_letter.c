@@ -12,7 +12,7 @@
  * DELETE /api/v1/messages/:partitionId/:transactionId           the dead letters of that address, of every group
  *   answer  200 {"success":true,...,"deleted":n}; the second 404 when there is none
  *
- * A move is one command: the message is pushed under the transaction id dlq:<id> and the letter removed, or neither. Its bytes are read and
+ * A move is one command: the message is pushed under the transaction id dlq:<id> and the letter removed, or neither. Its bytes are found and
  * encoded first, on the group thread; what happened to the letter meanwhile, the command sees. An address is looked for among the dead
  * letters of its lane, in visits (visit.h), LETTERS_LOOKED_MAX at most. */
 #include <stdio.h>
@@ -46,32 +46,40 @@ struct letters {
 };
 
 /* Of a letter at hand: is it of the address? */
-static bool letter_fits(struct request *r, const struct letters *l, struct arena *scratch, const struct dead_letter_view *v)
+static enum piece_state letter_look(struct request *r, const struct letters *l, const struct dead_letter_view *v, bool *fits)
 {
     struct message_bytes m;
     char room[UUID_TEXT];
-    if (!message_load(r, scratch, v->partition_number, &v->piece, &m)) return false;
-    bool fits = slice_equal(message_transaction(&m, room), l->transaction);
-    message_release(r, &m);
-    return fits;
+    enum piece_state state = message_load(r, v->partition_number, &v->piece, &m);
+    *fits = state == PIECE_HERE && slice_equal(message_transaction(&m, room), l->transaction);
+    if (state == PIECE_HERE) message_release(r, &m);
+    return state;
 }
 
-/* Goes through the letters of the address's lane, newest first; `found` gives false to end. True: there is more to look at. */
+/* Goes through the letters of the address's lane, newest first; `found` gives false to end. True: there is more to look at. When some
+ * of their bytes are not there yet, the others of the visit are named, none is found, and it stands where it stood. */
 static bool letters_look(struct request *r, struct letters *l, struct engine *e,
-                         bool (*found)(struct request *r, struct letters *l, struct engine *e, const struct dead_letter_view *v,
+                         bool (*found)(struct request *r, struct letters *l, const struct dead_letter_view *v,
                                        uint64_t sequence))
 {
     struct lane_view lane;
-    struct arena scratch;
     struct dead_letter_view v;
-    bool more = lane_of_id(e, r->tenant, l->lane_id, &lane);
-    arena_init(&scratch);
+    const struct letters before = *l;
+    bool more = lane_of_id(e, r->tenant, l->lane_id, &lane), fits, coming = false;
     for (uint32_t n = 0; more && n < LETTERS_A_VISIT; n++) {
+        uint64_t at = l->before;
         more = l->looked++ < LETTERS_LOOKED_MAX && engine_dead_letter_in(e, lane.number, &l->before, &v);
-        if (more && letter_fits(r, l, &scratch, &v)) more = found(r, l, e, &v, l->before);
+        if (!more) break;
+        enum piece_state state = letter_look(r, l, &v, &fits);
+        if (state == PIECE_LATER) {
+            l->before = at;
+            break;
+        }
+        coming |= state == PIECE_COMING;
+        if (fits && !coming) more = found(r, l, &v, l->before);
     }
-    arena_free(&scratch);
-    return more;
+    if (coming) *l = before;
+    return coming || more;
 }
 
 /* ---- move: the command ---------------------------------------------------------------------------------------------- */
@@ -99,29 +107,27 @@ static void move_encode(struct request *r, const struct letters *l, const struct
     letter_move_end(&r->command, at);
 }
 
-/* The letter that is to be moved. */
-static bool move_prepare(struct request *r, struct letters *l, struct engine *e, const struct dead_letter_view *v,
-                         uint64_t sequence)
+/* The letter that is to be moved. Nothing is prepared while its bytes are not there. */
+static bool move_prepare(struct request *r, struct letters *l, const struct dead_letter_view *v, uint64_t sequence)
 {
-    struct arena scratch, *arena = request_arena(r);
+    struct arena *arena = request_arena(r);
     struct message_bytes m;
     char room[UUID_TEXT];
-    (void)e;
     (void)sequence;
+    enum piece_state state = message_load(r, v->partition_number, &v->piece, &m);
+    if (state == PIECE_COMING || state == PIECE_LATER) return true;
     l->has = true;
     l->id = v->id;
     if (l->queue.at == NULL) l->queue = arena_copy(arena, v->queue);
     if (l->partition.at == NULL) l->partition = arena_copy(arena, v->partition);
     l->group = arena_copy(arena, v->group);
     l->too_long = !name_fits(l->queue, l->partition, slice_of(""));
-    arena_init(&scratch);
-    l->damaged = !message_load(r, &scratch, v->partition_number, &v->piece, &m);
+    l->damaged = state == PIECE_DAMAGED;
     if (!l->damaged) {
         l->original = arena_copy(arena, message_transaction(&m, room));
         if (!l->too_long) move_encode(r, l, &m.item);
         message_release(r, &m);
     }
-    arena_free(&scratch);
     return false;
 }
 
@@ -133,8 +139,7 @@ static bool move_visit(struct request *r, void *data, struct buf *out, struct en
     (void)out;
     (void)now;
     if (!l->by_id) return letters_look(r, l, e, move_prepare);
-    if (engine_dead_letter_get(e, r->tenant, l->id, &sequence, &v)) move_prepare(r, l, e, &v, sequence);
-    return false;
+    return engine_dead_letter_get(e, r->tenant, l->id, &sequence, &v) && move_prepare(r, l, &v, sequence);
 }
 
 /* ---- move: the answer ----------------------------------------------------------------------------------------------- */
@@ -306,10 +311,8 @@ void route_dlq_delete(struct request *r)
     delete_submit(r, d, d, dlq_delete_after);
 }
 
-static bool letter_collect(struct request *r, struct letters *l, struct engine *e, const struct dead_letter_view *v,
-                           uint64_t sequence)
+static bool letter_collect(struct request *r, struct letters *l, const struct dead_letter_view *v, uint64_t sequence)
 {
-    (void)e;
     (void)v;
     if (l->count == l->cap) {
         uint32_t cap = l->cap == 0 ? 16 : l->cap * 2;

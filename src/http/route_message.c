@@ -61,8 +61,10 @@ struct list {
     struct arena *arena;
     struct lane_head *heads; /* then a heap, newest first */
     uint32_t head_count, head_cap;
-    bool merging;
-    uint64_t skip; /* of `offset` */
+    struct lane_head taken[MESSAGES_A_VISIT]; /* newest of all; those from `shown` on are not in the answer yet */
+    uint32_t taken_count, shown;
+    bool merging, opened; /* opened: the answer has its beginning */
+    uint64_t skip;        /* of `offset` */
     uint64_t looked, rows, bytes;
 };
 
@@ -253,35 +255,34 @@ struct list_visit {
     struct engine_now now;
     struct buf *out;
     struct consumers consumers;
-    struct arena scratch;
 };
 
-/* A row whose bytes cannot be read is left out; the log says where. */
-static void head_render(struct list_visit *v, const struct lane_head *head, bool dead)
+/* A row whose bytes cannot be read is left out; the log says where. PIECE_COMING, PIECE_LATER: it has to be looked at again. */
+static enum piece_state head_render(struct list_visit *v, const struct lane_head *head, bool dead)
 {
     struct list *l = v->l;
     struct row_view row = {.consumers = &v->consumers};
     if (!engine_lane_get(v->e, v->r->tenant, head->lane, &row.lane) ||
         !engine_queue_next(v->e, v->r->tenant, row.lane.queue - 1, &row.queue) ||
         !engine_message_at(v->e, head->lane, head->offset, &row.piece)) {
-        return;
+        return PIECE_HERE;
     }
     consumers_of(&v->consumers, v->e, v->now, &row.lane);
     row.status = message_status_of(&v->consumers, head->offset, dead, &row.consumed);
-    if (l->status != -1 && l->status != (int)row.status) return;
+    if (l->status != -1 && l->status != (int)row.status) return PIECE_HERE;
     if (l->skip > 0) {
         l->skip--;
-        return;
+        return PIECE_HERE;
     }
-    if (!engine_message_batch(v->e, head->lane, head->offset, &row.batch_first) ||
-        !message_load(v->r, &v->scratch, head->lane, &row.piece, &row.bytes)) {
-        return;
-    }
+    if (!engine_message_batch(v->e, head->lane, head->offset, &row.batch_first)) return PIECE_HERE;
+    enum piece_state state = message_load(v->r, head->lane, &row.piece, &row.bytes);
+    if (state != PIECE_HERE) return state;
     size_t before = v->out->len;
     if (l->rows++ > 0) buf_byte(v->out, ',');
     row_render(v->out, v->e, &row);
     l->bytes += v->out->len - before;
     message_release(v->r, &row.bytes);
+    return PIECE_HERE;
 }
 
 static int place_order(const void *x, const void *y)
@@ -296,28 +297,43 @@ static bool list_full(const struct list *l)
     return l->rows >= l->limit || l->bytes > POP_BYTES_MAX;
 }
 
-/* The next messages in order: first taken, then looked up among the dead letters together, then shown. */
-static void heads_show(struct list_visit *v)
+static void heads_take(struct list_visit *v)
 {
     struct list *l = v->l;
-    struct lane_head taken[MESSAGES_A_VISIT];
-    struct lane_place places[MESSAGES_A_VISIT];
-    uint32_t count = 0;
     uint64_t wanted = l->status == -1 ? l->skip + l->limit - l->rows : MESSAGES_A_VISIT;
     int64_t began_us = clock_mono_us();
-    for (; count < MESSAGES_A_VISIT && count < wanted && l->head_count > 0; count++) {
-        if (count % 8 == 7 && visit_over(began_us)) break;
-        taken[count] = head_take(l, v->r, v->e);
-        places[count] = (struct lane_place){.partition = taken[count].lane, .offset = taken[count].offset};
+    l->taken_count = l->shown = 0;
+    while (l->taken_count < MESSAGES_A_VISIT && l->taken_count < wanted && l->head_count > 0) {
+        if (l->taken_count % 8 == 7 && visit_over(began_us)) break;
+        l->taken[l->taken_count++] = head_take(l, v->r, v->e);
     }
-    l->looked += count;
+    l->looked += l->taken_count;
+}
+
+/* The next messages in order: first taken, then looked up among the dead letters together, then shown. When some of their bytes are not
+ * there yet, all that this run did but the taking is undone: true. */
+static bool heads_show(struct list_visit *v)
+{
+    struct list *l = v->l;
+    struct lane_place places[MESSAGES_A_VISIT];
+    if (l->shown == l->taken_count) heads_take(v);
+    const struct list before = *l;
+    uint32_t count = l->taken_count - l->shown;
+    bool coming = false;
+    for (uint32_t i = 0; i < count; i++)
+        places[i] = (struct lane_place){.partition = l->taken[l->shown + i].lane, .offset = l->taken[l->shown + i].offset};
     if (count > 1) qsort(places, count, sizeof places[0], place_order);
     engine_dead_letters_mark(v->e, places, count);
-    for (uint32_t i = 0; i < count && !list_full(l); i++) {
-        struct lane_place key = {.partition = taken[i].lane, .offset = taken[i].offset};
+    for (; l->shown < l->taken_count && !list_full(l); l->shown++) {
+        const struct lane_head *head = &l->taken[l->shown];
+        struct lane_place key = {.partition = head->lane, .offset = head->offset};
         const struct lane_place *place = bsearch(&key, places, count, sizeof key, place_order);
-        head_render(v, &taken[i], place->dead);
+        enum piece_state state = head_render(v, head, place->dead);
+        if (state == PIECE_LATER) break;
+        coming |= state == PIECE_COMING;
     }
+    if (coming) *l = before;
+    return coming;
 }
 
 static bool list_visit(struct request *r, void *data, struct buf *out, struct engine *e, struct engine_now now)
@@ -327,15 +343,16 @@ static bool list_visit(struct request *r, void *data, struct buf *out, struct en
         if (lanes_look(r, l, e, now)) return true;
         l->merging = true;
         for (uint32_t i = l->head_count / 2 + 1; i-- > 0;) head_sink(l, i);
-        buf_text(out, "{\"messages\":[");
         if (l->head_count > VISIT_LANES) return true;
     }
     struct list_visit v = {.r = r, .l = l, .e = e, .now = now, .out = out};
-    arena_init(&v.scratch);
-    if (l->status != -2) heads_show(&v);
-    arena_free(&v.scratch);
+    if (!l->opened) buf_text(out, "{\"messages\":[");
+    bool coming = l->status != -2 && heads_show(&v);
     consumers_free(&v.consumers);
-    if (l->status != -2 && l->head_count > 0 && !list_full(l) && l->looked < MESSAGES_LOOKED_MAX) return true;
+    if (coming) return true;
+    l->opened = true;
+    bool more = l->shown < l->taken_count || (l->head_count > 0 && l->looked < MESSAGES_LOOKED_MAX);
+    if (l->status != -2 && !list_full(l) && more) return true;
     field_number(out, "],\"total\":", l->rows);
     return false;
 }
@@ -467,19 +484,17 @@ static bool detail_answer(struct request *r, struct buf *out, struct engine *e, 
                           const struct lane_view *lane, uint64_t offset)
 {
     struct row_view v = {.lane = *lane};
-    struct arena scratch;
     if (!engine_message_at(e, lane->number, offset, &v.piece)) return not_found(r, out);
     must(engine_queue_next(e, r->tenant, lane->queue - 1, &v.queue));
-    arena_init(&scratch);
-    if (message_load(r, &scratch, lane->number, &v.piece, &v.bytes)) {
+    enum piece_state state = message_load(r, lane->number, &v.piece, &v.bytes);
+    if (state == PIECE_HERE) {
         detail_render(r, out, e, now, &v);
         message_release(r, &v.bytes);
-    } else {
+    } else if (state == PIECE_DAMAGED) {
         buf_text(out, "{\"error\":\"a stored message could not be read: see the broker's log\",\"code\":\"internal\"}");
         r->call.status = 500;
     }
-    arena_free(&scratch);
-    return false;
+    return state == PIECE_LATER;
 }
 
 enum search_state { SEARCH_ON, SEARCH_FOUND, SEARCH_OVER };
@@ -487,17 +502,20 @@ enum search_state { SEARCH_ON, SEARCH_FOUND, SEARCH_OVER };
 /* A block of the lane that is being searched. */
 struct search {
     struct request *r;
-    struct arena scratch;
     struct message_bytes block;
     uint64_t where;
-    bool loaded;
+    bool loaded, coming; /* coming: some block of this visit is not there yet */
 };
 
-static void search_block(struct search *s, uint32_t lane, const struct delivery_piece *piece)
+/* False: the next visit. */
+static bool search_block(struct search *s, uint32_t lane, const struct delivery_piece *piece)
 {
     if (s->loaded) message_release(s->r, &s->block);
+    enum piece_state state = message_load(s->r, lane, piece, &s->block);
     s->where = piece->where;
-    s->loaded = message_load(s->r, &s->scratch, lane, piece, &s->block);
+    s->loaded = state == PIECE_HERE;
+    s->coming |= state == PIECE_COMING;
+    return state != PIECE_LATER;
 }
 
 static bool search_hit(struct search *s, const struct find *f, uint32_t lane, const struct delivery_piece *piece)
@@ -508,24 +526,25 @@ static bool search_hit(struct search *s, const struct find *f, uint32_t lane, co
     return slice_equal(message_transaction(&s->block, room), f->transaction);
 }
 
-/* Goes on through the lane's old messages, whose ids are in no index any more. */
+/* Goes on through the lane's old messages, whose ids are in no index any more. When blocks are not there yet, those of the whole visit are
+ * named and it stands where it stood. */
 static enum search_state search_go(struct request *r, struct find *f, struct engine *e, struct engine_now now,
                                    const struct lane_view *lane)
 {
     enum search_state state = SEARCH_ON;
     struct search s = {.r = r, .where = UINT64_MAX};
     struct delivery_piece piece;
+    const struct find before = *f;
     uint64_t until = f->bytes + FIND_BYTES_A_VISIT;
     uint32_t blocks = 0;
     if (f->offset < lane->start_offset) f->offset = lane->start_offset;
-    arena_init(&s.scratch);
     while (state == SEARCH_ON) {
         if (!engine_message_at(e, lane->number, f->offset, &piece) || piece.created_us > now.wall_us - ID_KEPT_US) {
             state = SEARCH_OVER;
         } else if (piece.where != s.where) {
             if (f->bytes >= FIND_BYTES_MAX) state = SEARCH_OVER;
             if (f->bytes >= until || blocks++ == FIND_BLOCKS_A_VISIT) break;
-            search_block(&s, lane->number, &piece);
+            if (!search_block(&s, lane->number, &piece)) break;
             f->bytes += piece.block_bytes;
         } else if (search_hit(&s, f, lane->number, &piece)) {
             state = SEARCH_FOUND;
@@ -534,8 +553,9 @@ static enum search_state search_go(struct request *r, struct find *f, struct eng
         }
     }
     if (s.loaded) message_release(r, &s.block);
-    arena_free(&s.scratch);
-    return state;
+    if (!s.coming) return state;
+    *f = before;
+    return SEARCH_ON;
 }
 
 static bool detail_visit(struct request *r, void *data, struct buf *out, struct engine *e, struct engine_now now)

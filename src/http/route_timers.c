@@ -278,17 +278,20 @@ static void timer_render(struct buf *out, struct slice queue, const struct timer
     if (item == NULL) buf_text(out, ",\"damaged\":true");
 }
 
-static void row_render(struct buf *out, struct request *r, struct arena *scratch, const struct timer_view *v)
+/* False: the page ends before it. */
+static bool row_add(struct buf *out, struct request *r, const struct timer_view *v, bool first)
 {
     struct call_piece piece;
     struct push_item item;
-    arena_reset(scratch);
-    bool loaded = broker_piece_load(r->broker, scratch, &v->piece, &piece);
-    if (loaded) push_group_item(&piece.group, v->piece.item0, &item);
-    buf_byte(out, '{');
-    timer_render(out, r->params[0], v, loaded ? &item : NULL);
+    enum piece_state state = broker_piece_load(r->broker, &v->piece, &piece);
+    if (state == PIECE_LATER) return false;
+    if (state == PIECE_COMING) return true; /* this page is not shown */
+    if (state == PIECE_HERE) push_group_item(&piece.group, v->piece.item0, &item);
+    buf_text(out, first ? "{" : ",{");
+    timer_render(out, r->params[0], v, state == PIECE_HERE ? &item : NULL);
     buf_byte(out, '}');
-    if (loaded) broker_piece_release(r->broker, &piece);
+    if (state == PIECE_HERE) broker_piece_release(r->broker, &piece);
+    return true;
 }
 
 static void list_read(struct call *c, struct engine *e, struct engine_now now)
@@ -297,21 +300,17 @@ static void list_read(struct call *c, struct engine *e, struct engine_now now)
     const struct timers_query *q = r->route_data;
     struct buf *out = &c->answer;
     struct timer_view v;
-    struct arena scratch;
     struct slice last = q->after;
     uint64_t rows = 0, bytes = 0;
     (void)now;
-    arena_init(&scratch);
     buf_text(out, "{\"rows\":[");
     bool more = engine_timer_next(e, r->tenant, r->params[0], last, &v);
-    while (more && rows < q->limit && bytes < LIST_BYTES_MAX) {
-        if (rows++ > 0) buf_byte(out, ',');
-        row_render(out, r, &scratch, &v);
+    while (more && rows < q->limit && bytes < LIST_BYTES_MAX && row_add(out, r, &v, rows == 0)) {
+        rows++;
         bytes += v.piece.block_bytes;
         last = v.key;
         more = engine_timer_next(e, r->tenant, r->params[0], last, &v);
     }
-    arena_free(&scratch);
     buf_printf(out, "],\"truncated\":%s,\"nextAfter\":", more ? "true" : "false");
     if (more)
         render_text(out, last);
@@ -346,7 +345,6 @@ static void peek_read(struct call *c, struct engine *e, struct engine_now now)
     struct timer_view v;
     struct call_piece piece;
     struct push_item item;
-    struct arena scratch;
     (void)now;
     if (!engine_timer_get(e, r->tenant, r->params[0], r->params[1], &v)) {
         field_text(out, "{\"found\":false,\"queue\":", r->params[0]);
@@ -354,8 +352,9 @@ static void peek_read(struct call *c, struct engine *e, struct engine_now now)
         buf_byte(out, '}');
         return;
     }
-    arena_init(&scratch);
-    if (broker_piece_load(r->broker, &scratch, &v.piece, &piece)) {
+    enum piece_state state = broker_piece_load(r->broker, &v.piece, &piece);
+    if (state == PIECE_COMING) return;
+    if (state == PIECE_HERE) {
         push_group_item(&piece.group, v.piece.item0, &item);
         buf_text(out, "{\"found\":true,");
         timer_render(out, r->params[0], &v, &item);
@@ -365,7 +364,6 @@ static void peek_read(struct call *c, struct engine *e, struct engine_now now)
         buf_text(out, "{\"error\":\"timers_error\",\"detail\":\"the payload could not be read: see the broker's log\"}");
         c->status = 500;
     }
-    arena_free(&scratch);
 }
 
 static void list_submit(struct request *r, struct timers_query *q)

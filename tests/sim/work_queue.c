@@ -760,20 +760,19 @@ static void final_message_read(struct final *f, uint32_t lane, uint64_t offset, 
 
 static void final_piece_read(struct broker *b, struct final *f, uint32_t lane, const struct delivery_piece *d)
 {
-    struct call_piece piece;
-    struct arena arena;
-    arena_init(&arena);
-    if (!broker_piece_load(b, &arena, d, &piece))
+    struct push_group group;
+    struct buf block = {0};
+    if (place_read(&b->places, d->where, d->block_bytes, buf_reserve(&block, d->block_bytes)) != LOG_OK ||
+        !push_group_of(slice_make(block.at, d->block_bytes), &group))
         sim_fail("n%u: lane %u: the bytes of offset %llu cannot be read", f->node, lane, (unsigned long long)d->first_offset);
-    if (!push_group_crc_ok(piece.group.block))
+    if (!push_group_crc_ok(group.block))
         sim_fail("n%u: lane %u: the bytes of offset %llu are not whole", f->node, lane, (unsigned long long)d->first_offset);
     for (uint32_t k = 0; k < d->count; k++) {
         struct push_item item;
-        push_group_item(&piece.group, d->item0 + k, &item);
+        push_group_item(&group, d->item0 + k, &item);
         final_message_read(f, lane, d->first_offset + k, d->created_us, &item);
     }
-    broker_piece_release(b, &piece);
-    arena_free(&arena);
+    buf_free(&block);
 }
 
 static void final_lane_read(struct broker *b, struct final *f, uint32_t lane)
