@@ -59,6 +59,22 @@ static const char *segments_compare(const struct engine *e, const struct segment
     return held == wanted ? NULL : "a segment is held by nothing";
 }
 
+static const char *kv_check(const struct engine *e)
+{
+    uint64_t bytes = 0, absent = 0, unstored = 0;
+    struct tree_place place = tree_seek(&e->kv_order, slice_of(""));
+    for (uint32_t at; (at = tree_next(&place)) != 0;) {
+        const struct kv_row *r = kv_row_at(e, at);
+        bool waits = r->flags & (KV_ROW_DIRTY | KV_ROW_UNSTORED);
+        bytes += (uint64_t)r->path_len + r->value_len;
+        if (waits) unstored += r->value_len;
+        if (kv_value_absent(r)) absent += r->value_len;
+        if (waits && kv_value_absent(r)) return "a KV value that is not stored is not in memory";
+    }
+    if (bytes != e->kv_bytes || absent != e->kv_absent_bytes) return "the bytes of KV rows are not counted right";
+    return unstored == e->kv_unstored_bytes ? NULL : "the bytes of KV values that are not stored are not counted right";
+}
+
 const char *engine_check(struct engine *e)
 {
     struct sums s = {.e = e};
@@ -71,6 +87,7 @@ const char *engine_check(struct engine *e)
     struct tree_place place = tree_seek(&e->timer_order, slice_of(""));
     for (uint32_t at; (at = tree_next(&place)) != 0;) live_add(&s, timer_at(e, at)->where, timer_at(e, at)->item_bytes);
     if (wrong == NULL) wrong = segments_compare(e, &s.live);
+    if (wrong == NULL) wrong = kv_check(e);
     free(s.live.bytes);
     return wrong;
 }

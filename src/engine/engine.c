@@ -173,6 +173,7 @@ bool engine_housekeep(struct engine *e)
     enum { SWEEP_A_CALL = 256 };
     bool more = kv_sweep(e, SWEEP_A_CALL, e->last_head.wall_us);
     more = lanes_leave_all(e) || more;
+    more = kv_values_bound(e, 16 * KV_LOOKS) || more;
     return queue_reap(e) || more;
 }
 
@@ -323,6 +324,7 @@ const char *engine_apply(struct engine *e, uint64_t index, uint64_t where, struc
         if (arena == NULL) arena_reset(&scrap);
     }
     arena_free(&scrap);
+    kv_values_bound(e, KV_LOOKS);
     e->sink = NULL;
     e->applying = false;
     e->applied_index = index;

@@ -512,6 +512,7 @@ struct engine_stats {
     uint64_t retained_messages, retained_bytes;
     uint64_t memory_bytes;                                             /* estimate of the engine's tables */
     uint64_t lanes_in_memory, lane_bytes, dedup_bytes, kv_value_bytes; /* what of the budgets is used */
+    uint64_t unstored_bytes; /* KV values that the store does not have yet: in memory whatever the budget */
 };
 void engine_stats(const struct engine *e, struct engine_stats *out);
 

@@ -185,16 +185,28 @@ struct numbers {
 /* A key of the KV store. `path`: tenant (16 bytes), namespace, a zero byte, key. An expired row is as good as gone and is swept
  * sometime. */
 struct kv_row {
-    char *bytes; /* path, then the value */
+    char *bytes; /* path, then the value, unless it is absent */
     uint16_t path_len;
     uint8_t space_len; /* length of the namespace */
-    uint8_t dirty;
+    uint8_t flags;     /* KV_ROW_DIRTY and those behind it */
     uint32_t value_len;
     uint64_t version;
     int64_t updated_us;
     struct heap_node due; /* wall time at which it expires; in no heap: never */
 };
+enum {
+    KV_ROW_DIRTY = 1,    /* in the next cut */
+    KV_ROW_UNSTORED = 2, /* in a cut that the store has not confirmed */
+    KV_ROW_ABSENT = 4,   /* the value is in the store only: kv_value.c */
+    KV_ROW_USED = 8,     /* somebody wanted it lately */
+};
 enum { KV_PATH_MAX = 16 + KV_NAME_SPACE_BYTES_MAX + 1 + KV_KEY_BYTES_MAX };
+
+/* A row in a cut that the store has not confirmed. */
+struct kv_cut {
+    uint64_t applied_index, version;
+    uint32_t row;
+};
 
 static inline struct slice kv_row_path(const struct kv_row *r)
 {
@@ -204,10 +216,6 @@ static inline struct slice kv_row_key(const struct kv_row *r)
 {
     size_t before = 16U + r->space_len + 1U;
     return slice_make(r->bytes + before, r->path_len - before);
-}
-static inline struct slice kv_row_value(const struct kv_row *r)
-{
-    return slice_make(r->bytes + r->path_len, r->value_len);
 }
 static inline int64_t kv_row_expires_us(const struct kv_row *r)
 {
@@ -283,7 +291,11 @@ struct engine {
     struct heap kv_expiry, timers_due;
     uint64_t kv_version, kv_bytes, timer_last; /* counters: version given, bytes of paths and values, timer sequence given */
     uint64_t lock_rows;                        /* of kv_rows */
-    uint32_t trim_queue, trim_partition;       /* where engine_trim_due goes on */
+    /* kv_value.c: bytes of values in memory (but of short ones), in the store only, and in memory only; the clock's hand */
+    uint64_t kv_value_bytes, kv_absent_bytes, kv_unstored_bytes;
+    struct buf kv_cuts; /* struct kv_cut */
+    uint32_t kv_hand, kv_values_came;
+    uint32_t trim_queue, trim_partition; /* where engine_trim_due goes on */
     bool trim_wanted;        /* a queue looked at since the last round began may have something to give up, now or later */
     struct buf gone_runs;    /* keys of runs' rows given up since the last cut, 17 bytes each */
     struct buf gone_cursors; /* removed since the last cut while their lanes stay: queue, partition, group, u32 each */
@@ -475,10 +487,29 @@ size_t kv_path(char out[KV_PATH_MAX], struct uuid tenant, struct slice name_spac
 /* Writes the row under a new version. ttl_us 0 = for ever; `keep_expiry`: as it is, if the row is live. Gives the row. */
 uint32_t kv_store(struct engine *e, struct slice path, uint8_t space_len, struct slice value, int64_t ttl_us, bool keep_expiry);
 void kv_remove(struct engine *e, uint32_t at);
-void kv_row_show(const struct kv_row *r, bool with_value, struct arena *arena, struct kv_row_view *out);
-bool kv_sweep(struct engine *e, uint32_t most, int64_t now_us); /* true: there is more */
+void kv_row_show(const struct engine *e, const struct kv_row *r, bool with_value, struct arena *arena, struct kv_row_view *out);
+uint32_t kv_row_find(const struct engine *e, struct slice path); /* also an expired one; 0 = none */
+bool kv_sweep(struct engine *e, uint32_t most, int64_t now_us);  /* true: there is more */
 void kv_row_load(struct engine *e, struct slice path, uint8_t space_len, struct slice value, uint64_t version,
                  int64_t updated_us, int64_t expires_us);
+
+/* kv_value.c: where a row's value is. */
+struct slice kv_row_value(const struct engine *e, const struct kv_row *r);  /* reads it back; lives until the entry is over */
+void kv_value_set(struct engine *e, struct kv_row *r, struct slice value);  /* `value` may not lie in the row */
+void kv_value_load(struct engine *e, struct kv_row *r, struct slice value); /* of a stored row */
+void kv_value_forget(struct engine *e, struct kv_row *r);                   /* the row goes */
+void kv_touch(struct engine *e, uint32_t at);                               /* into the next cut */
+void kv_cut_made(struct engine *e, uint32_t at);
+void kv_cut_stored(struct engine *e, uint64_t applied_index);
+bool kv_value_absent(const struct kv_row *r);
+void kv_value_leave(struct engine *e, struct kv_row *r); /* it must be stored */
+/* If r's value is absent: reads it back, and with a prefix of its path those of the rows behind it that have the prefix too, by one scan
+ * that ends after so many rows or bytes of values. */
+void kv_values_read(const struct engine *e, const struct kv_row *r, struct slice prefix, uint32_t rows, int64_t bytes);
+/* Between entries: values leave until the budget is kept or so many rows were looked at (more when many came). True: going on helps. */
+enum { KV_LOOKS = 256 };
+bool kv_values_bound(struct engine *e, uint32_t looks);
+
 void kv_init(struct engine *e);
 void kv_free(struct engine *e);
 

@@ -39,6 +39,7 @@ void kv_free(struct engine *e)
     slab_free(&e->kv_rows);
     free(e->dirty_kv.at);
     buf_free(&e->gone_kv);
+    buf_free(&e->kv_cuts);
 }
 
 size_t kv_path(char out[KV_PATH_MAX], struct uuid tenant, struct slice name_space, struct slice key)
@@ -51,8 +52,7 @@ size_t kv_path(char out[KV_PATH_MAX], struct uuid tenant, struct slice name_spac
     return 17 + name_space.len + key.len;
 }
 
-/* The row of a path, also an expired one; 0 = none. */
-static uint32_t row_find(const struct engine *e, struct slice path)
+uint32_t kv_row_find(const struct engine *e, struct slice path)
 {
     uint64_t hash = hash64(path, 0);
     uint32_t at = 0, number;
@@ -69,16 +69,8 @@ static bool row_live(const struct kv_row *r, int64_t now_us)
 
 uint32_t kv_find(const struct engine *e, struct slice path, int64_t now_us)
 {
-    uint32_t at = row_find(e, path);
+    uint32_t at = kv_row_find(e, path);
     return at != 0 && row_live(kv_row_at(e, at), now_us) ? at : 0;
-}
-
-static void row_touch(struct engine *e, uint32_t at)
-{
-    struct kv_row *r = kv_row_at(e, at);
-    if (r->dirty) return;
-    r->dirty = 1;
-    numbers_add(&e->dirty_kv, at);
 }
 
 static bool row_is_permit(const struct kv_row *r)
@@ -86,35 +78,20 @@ static bool row_is_permit(const struct kv_row *r)
     return slice_is(slice_make(r->bytes + 16, r->space_len), LOCK_NAME_SPACE);
 }
 
-static uint32_t row_add(struct engine *e, struct slice path, uint8_t space_len, struct slice value)
+static uint32_t row_add(struct engine *e, struct slice path, uint8_t space_len)
 {
     uint32_t at = slab_add(&e->kv_rows);
     struct kv_row *r = kv_row_at(e, at);
-    r->bytes = malloc(path.len + value.len);
+    r->bytes = malloc(path.len);
     must(r->bytes != NULL);
     memcpy(r->bytes, path.at, path.len);
-    if (value.len > 0) memcpy(r->bytes + path.len, value.at, value.len);
     r->path_len = (uint16_t)path.len;
     r->space_len = space_len;
-    r->value_len = (uint32_t)value.len;
     idmap_add(&e->kv_paths, hash64(path, 0), at);
     tree_insert(&e->kv_order, at);
-    e->kv_bytes += path.len + value.len;
+    e->kv_bytes += path.len;
     e->lock_rows += row_is_permit(r);
     return at;
-}
-
-/* `value` may not lie in the row. */
-static void row_value_set(struct engine *e, struct kv_row *r, struct slice value)
-{
-    if (value.len != r->value_len) {
-        r->bytes = realloc(r->bytes, r->path_len + value.len);
-        must(r->bytes != NULL);
-        e->kv_bytes += value.len;
-        e->kv_bytes -= r->value_len;
-        r->value_len = (uint32_t)value.len;
-    }
-    if (value.len > 0) memcpy(r->bytes + r->path_len, value.at, value.len);
 }
 
 static void row_expiry_set(struct engine *e, uint32_t at, int64_t expires_us)
@@ -129,18 +106,15 @@ static void row_expiry_set(struct engine *e, uint32_t at, int64_t expires_us)
 
 uint32_t kv_store(struct engine *e, struct slice path, uint8_t space_len, struct slice value, int64_t ttl_us, bool keep_expiry)
 {
-    uint32_t at = row_find(e, path);
+    uint32_t at = kv_row_find(e, path);
     bool live = at != 0 && row_live(kv_row_at(e, at), e->wall_us);
-    if (at == 0) {
-        at = row_add(e, path, space_len, value);
-    } else {
-        row_value_set(e, kv_row_at(e, at), value);
-    }
+    if (at == 0) at = row_add(e, path, space_len);
     struct kv_row *r = kv_row_at(e, at);
+    kv_value_set(e, r, value);
     r->version = ++e->kv_version;
     r->updated_us = e->wall_us;
     if (!(keep_expiry && live)) row_expiry_set(e, at, ttl_us == 0 ? 0 : e->wall_us + ttl_us);
-    row_touch(e, at);
+    kv_touch(e, at);
     return at;
 }
 
@@ -154,7 +128,8 @@ void kv_remove(struct engine *e, uint32_t at)
     tree_remove(&e->kv_order, at);
     idmap_remove(&e->kv_paths, hash64(path, 0), at);
     heap_remove(&e->kv_expiry, &r->due);
-    e->kv_bytes -= (uint64_t)r->path_len + r->value_len;
+    kv_value_forget(e, r);
+    e->kv_bytes -= r->path_len;
     e->lock_rows -= row_is_permit(r);
     free(r->bytes);
     memset(r, 0, sizeof *r);
@@ -167,7 +142,7 @@ bool kv_sweep(struct engine *e, uint32_t most, int64_t now_us)
     while ((n = heap_min(&e->kv_expiry)) != NULL && n->key <= now_us) {
         if (most-- == 0) return true;
         const struct kv_row *r = (const struct kv_row *)(const void *)((char *)n - offsetof(struct kv_row, due));
-        kv_remove(e, row_find(e, kv_row_path(r)));
+        kv_remove(e, kv_row_find(e, kv_row_path(r)));
     }
     return false;
 }
@@ -175,18 +150,19 @@ bool kv_sweep(struct engine *e, uint32_t most, int64_t now_us)
 void kv_row_load(struct engine *e, struct slice path, uint8_t space_len, struct slice value, uint64_t version,
                  int64_t updated_us, int64_t expires_us)
 {
-    uint32_t at = row_add(e, path, space_len, value);
+    uint32_t at = row_add(e, path, space_len);
     struct kv_row *r = kv_row_at(e, at);
+    kv_value_load(e, r, value);
     r->version = version;
     r->updated_us = updated_us;
     row_expiry_set(e, at, expires_us);
 }
 
-void kv_row_show(const struct kv_row *r, bool with_value, struct arena *arena, struct kv_row_view *out)
+void kv_row_show(const struct engine *e, const struct kv_row *r, bool with_value, struct arena *arena, struct kv_row_view *out)
 {
     *out = (struct kv_row_view){.version = r->version, .updated_us = r->updated_us, .expires_us = kv_row_expires_us(r)};
     out->key = arena_copy(arena, kv_row_key(r));
-    out->value = with_value ? arena_copy(arena, kv_row_value(r)) : slice_of("");
+    out->value = with_value ? arena_copy(arena, kv_row_value(e, r)) : slice_of("");
 }
 
 /* ---- judging -------------------------------------------------------------------------------------------------------- */
@@ -251,7 +227,7 @@ struct kv_plan *kv_plan_new(struct engine *e, const struct kv_command *c, struct
 static void outcome_value(struct kv_plan *p, struct kv_outcome *out, const struct kv_row *r)
 {
     out->version = r->version;
-    out->value = arena_copy(p->arena, kv_row_value(r));
+    out->value = arena_copy(p->arena, kv_row_value(p->e, r));
     out->has_value = true;
 }
 
@@ -286,14 +262,14 @@ static bool bound_holds(const struct kv_op *op, const struct decimal *sum)
 static bool incr_judge(struct kv_plan *p, struct planned *o, struct kv_outcome *out, const struct kv_row *live)
 {
     struct decimal current = {0}, delta, sum;
-    if (live != NULL && !is_number(kv_row_value(live))) {
+    if (live != NULL && !is_number(kv_row_value(p->e, live))) {
         out->reason = KV_TYPE;
         out->version = live->version;
         out->value = slice_of("0");
         out->has_value = true;
         return false;
     }
-    bool fits = (live == NULL || decimal_parse(kv_row_value(live), &current)) && decimal_parse(o->op.value, &delta) &&
+    bool fits = (live == NULL || decimal_parse(kv_row_value(p->e, live), &current)) && decimal_parse(o->op.value, &delta) &&
                 decimal_add(&current, &delta, &sum) && bound_holds(&o->op, &sum);
     if (!fits) {
         if (live == NULL) out->value = slice_of("0");
@@ -358,7 +334,7 @@ static void op_get(struct kv_plan *p, const struct planned *o, struct kv_outcome
 
 static void op_delete(struct kv_plan *p, const struct planned *o, struct kv_outcome *out)
 {
-    uint32_t at = row_find(p->e, o->path);
+    uint32_t at = kv_row_find(p->e, o->path);
     if (at == 0) return;
     if (row_live(kv_row_at(p->e, at), p->now_us)) outcome_value(p, out, kv_row_at(p->e, at));
     kv_remove(p->e, at);
@@ -399,7 +375,7 @@ static bool row_take(struct kv_plan *p, struct kv_outcome *out, const struct kv_
         out->truncated = true;
         return false;
     }
-    kv_row_show(r, with_value, p->arena, &out->rows[out->row_count++]);
+    kv_row_show(p->e, r, with_value, p->arena, &out->rows[out->row_count++]);
     if (with_value) p->bytes_left -= r->value_len;
     return true;
 }
@@ -446,7 +422,9 @@ static void op_get_prefix(struct kv_plan *p, const struct planned *o)
             out->truncated = true;
             return;
         }
-        if (!row_take(p, out, r, !(o->op.flags & KV_KEYS_ONLY))) return;
+        bool with_value = !(o->op.flags & KV_KEYS_ONLY);
+        if (with_value) kv_values_read(p->e, r, prefix, o->op.limit - out->row_count, p->bytes_left);
+        if (!row_take(p, out, r, with_value)) return;
     }
 }
 
@@ -477,6 +455,7 @@ void engine_kv_read(struct engine *e, const struct kv_command *c, struct engine_
     struct kv_plan *p = plan_new(e, c, now.wall_us, arena, out);
     for (uint32_t i = 0; i < c->op_count; i++) must(!kv_op_writes(p->ops[i].op.kind));
     if (kv_plan_judge(p)) kv_plan_commit(p);
+    kv_values_bound(e, KV_LOOKS);
 }
 
 bool engine_kv_space_next(struct engine *e, struct uuid tenant, struct slice after, struct kv_space_view *out)

@@ -27,8 +27,12 @@ static struct slice permit_path(struct permit *p, uint32_t slot)
 
 static struct kv_row *permit_row(struct permit *p, uint32_t slot)
 {
-    uint32_t at = kv_find(p->e, permit_path(p, slot), p->now_us);
-    return at == 0 ? NULL : kv_row_at(p->e, at);
+    struct slice path = permit_path(p, slot);
+    uint32_t at = kv_find(p->e, path, p->now_us);
+    if (at == 0) return NULL;
+    size_t before = 16 + sizeof LOCK_NAME_SPACE + p->op->name.len + 1; /* the permits of one lock stand together */
+    kv_values_read(p->e, kv_row_at(p->e, at), slice_make(path.at, before), LOCK_SLOTS_MAX, INT64_MAX);
+    return kv_row_at(p->e, at);
 }
 
 static const char owner_key[] = "{\"owner\":", since_key[] = ",\"since\":";
@@ -53,9 +57,9 @@ static bool skip(struct slice *s, const char *text, size_t len)
 
 /* What the row says, as JSON: the owner, `null` when it names none; since when, empty when it is not a renewed permit. Rows are written by
  * permit_write; of one written by hand only what looks the same counts, so that what is made of it is JSON again. */
-static void permit_read(const struct kv_row *r, struct slice *owner, struct slice *since)
+static void permit_read(const struct engine *e, const struct kv_row *r, struct slice *owner, struct slice *since)
 {
-    struct slice rest = kv_row_value(r);
+    struct slice rest = kv_row_value(e, r);
     *owner = slice_of("null");
     *since = slice_of("");
     if (!skip(&rest, owner_key, sizeof owner_key - 1)) return;
@@ -71,11 +75,11 @@ static void permit_read(const struct kv_row *r, struct slice *owner, struct slic
     if (len > 0 && rest.len == len + 1 && rest.at[len] == '}') *since = slice_make(rest.at, len);
 }
 
-static bool owned(const struct kv_row *r, const struct lock_op *op)
+static bool owned(const struct permit *p, const struct kv_row *r)
 {
     struct slice owner, since;
-    permit_read(r, &owner, &since);
-    return op->has_owner && slice_equal(owner, op->owner);
+    permit_read(p->e, r, &owner, &since);
+    return p->op->has_owner && slice_equal(owner, p->op->owner);
 }
 
 static uint64_t permit_write(struct permit *p, uint32_t slot, struct slice owner, struct slice since)
@@ -142,7 +146,8 @@ static void holders_collect(struct permit *p, struct arena *arena, struct lock_o
         }
         struct lock_holder *h = &out->holders[out->holder_count++];
         h->slot = slot;
-        kv_row_show(r, true, arena, &h->row);
+        kv_values_read(p->e, r, prefix, LOCK_SLOTS_MAX, INT64_MAX);
+        kv_row_show(p->e, r, true, arena, &h->row);
     }
     if (out->holder_count > 1) qsort(out->holders, out->holder_count, sizeof out->holders[0], holder_compare);
 }
@@ -164,7 +169,7 @@ static bool acquire(struct permit *p, struct lock_outcome *out)
         const struct kv_row *r = permit_row(p, slot);
         if (r == NULL && unused == LOCK_SLOTS_MAX) unused = slot;
         if (r == NULL && !p->op->has_owner) break;
-        if (r == NULL || !owned(r, p->op)) continue;
+        if (r == NULL || !owned(p, r)) continue;
         out->already = true;
         return won(out, slot, r->version);
     }
@@ -176,9 +181,9 @@ static bool renew(struct permit *p, struct arena *arena, struct lock_outcome *ou
 {
     const struct kv_row *r = permit_row(p, p->op->slot);
     out->slot = p->op->slot;
-    if (r == NULL || (r->version != p->op->token && !owned(r, p->op))) return false;
+    if (r == NULL || (r->version != p->op->token && !owned(p, r))) return false;
     struct slice since, owner;
-    permit_read(r, &owner, &since);
+    permit_read(p->e, r, &owner, &since);
     since = arena_copy(arena, since);
     owner = arena_copy(arena, owner);
     if (since.len == 0) {
@@ -251,4 +256,5 @@ void engine_locks_read(struct engine *e, const struct locks_command *c, struct e
     struct lock_op op;
     for (uint32_t i = 0; i < c->op_count; i++) must(lock_op_next(&rest, &op) && op.kind == LOCK_GET);
     ops_do(e, c, now.wall_us, arena, out);
+    kv_values_bound(e, KV_LOOKS);
 }

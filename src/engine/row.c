@@ -153,13 +153,22 @@ static void value_dead_letter(struct buf *b, const struct dead_letter *d, bool l
     put_text(b, d->error);
 }
 
-static void value_kv(struct buf *b, const struct kv_row *r)
+static void value_kv(struct buf *b, const struct engine *e, const struct kv_row *r)
 {
     buf_byte(b, (char)r->space_len);
     buf_u64(b, r->version);
     buf_u64(b, (uint64_t)r->updated_us);
     buf_u64(b, (uint64_t)kv_row_expires_us(r));
-    buf_slice(b, kv_row_value(r));
+    buf_slice(b, kv_row_value(e, r));
+}
+
+bool row_kv_value(struct slice stored, uint64_t *version, struct slice *value)
+{
+    enum { BEFORE = 1 + 8 + 8 + 8 };
+    if (stored.len < BEFORE) return false;
+    memcpy(version, stored.at + 1, sizeof *version);
+    *value = slice_make(stored.at + BEFORE, stored.len - BEFORE);
+    return true;
 }
 
 static void value_timer(struct buf *b, const struct timer *t, bool logical)
@@ -425,10 +434,10 @@ static void cut_kv(struct cutter *c)
     if (e->gone_kv.cap > 1 << 20) buf_free(&e->gone_kv);
     for (uint32_t i = 0; i < e->dirty_kv.count; i++) {
         struct kv_row *r = slab_find(&e->kv_rows, e->dirty_kv.at[i]);
-        if (r == NULL || !r->dirty) continue;
-        r->dirty = 0;
+        if (r == NULL || !(r->flags & KV_ROW_DIRTY)) continue;
+        kv_cut_made(e, e->dirty_kv.at[i]);
         memcpy(key + 1, r->bytes, r->path_len);
-        value_kv(&c->value, r);
+        value_kv(&c->value, e, r);
         c->rows->put(c->rows->ctx, slice_make(key, 1U + r->path_len), buf_view(&c->value));
         buf_clear(&c->value);
     }
@@ -501,6 +510,8 @@ uint64_t engine_cut_size(const struct engine *e)
 void engine_cut_stored(struct engine *e, uint64_t applied_index)
 {
     uint32_t i = 0;
+    kv_cut_stored(e, applied_index);
+    kv_values_bound(e, KV_LOOKS);
     for (; i < e->cut_part_count && e->cut_parts[i].applied_index <= applied_index; i++) {
         const struct cut_part *part = &e->cut_parts[i];
         const struct lane *l = lane_at(e, part->partition);
@@ -933,8 +944,10 @@ static void digest_kv(struct digester *d)
         const struct kv_row *r = kv_row_at(e, at);
         if (kv_row_expires_us(r) != 0 && kv_row_expires_us(r) <= past_us) continue;
         buf_slice(&d->b, kv_row_path(r));
-        value_kv(&d->b, r);
+        bool absent = kv_value_absent(r);
+        value_kv(&d->b, e, r);
         digest_add(d, ROW_KV, r->version);
+        if (absent) kv_value_leave((struct engine *)(uintptr_t)e, kv_row_at(e, at));
     }
 }
 

@@ -16,6 +16,8 @@
 #ifndef QUEEN_ENGINE_ROW_H
 #define QUEEN_ENGINE_ROW_H
 
+#include <stdbool.h>
+
 #include "base/slice.h"
 
 enum row_kind {
@@ -43,6 +45,9 @@ void row_key_u32(struct row_key *k, uint32_t v);
 void row_key_u64(struct row_key *k, uint64_t v);
 void row_key_lane(struct row_key *k, uint32_t queue, uint32_t partition);
 void row_key_run(struct row_key *k, uint32_t queue, uint32_t partition, uint64_t last_offset);
+
+/* Version and value of a KV row's stored value. False: it is damaged. */
+bool row_kv_value(struct slice stored, uint64_t *version, struct slice *value);
 
 static inline struct slice row_key_view(const struct row_key *k)
 {

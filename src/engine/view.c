@@ -514,6 +514,8 @@ void engine_stats(const struct engine *e, struct engine_stats *out)
                                  .lane_bytes = lane_bytes(e),
                                  .kv_rows = e->kv_order.count,
                                  .kv_bytes = e->kv_bytes,
+                                 .kv_value_bytes = e->kv_value_bytes,
+                                 .unstored_bytes = e->kv_unstored_bytes,
                                  .timers = e->timer_order.count,
                                  .lock_rows = e->lock_rows};
     const struct heap_node *first = heap_min(&e->timers_due);
@@ -527,6 +529,6 @@ void engine_stats(const struct engine *e, struct engine_stats *out)
     }
     out->memory_bytes = dedup_memory(&e->dedup) + out->lane_bytes + (uint64_t)e->lanes.used * sizeof(struct lane) +
                         idmap_bytes(&e->partition_names) + (uint64_t)e->leases.used * sizeof(struct lease) +
-                        (uint64_t)e->kv_order.count * sizeof(struct kv_row) + e->kv_bytes +
+                        (uint64_t)e->kv_order.count * sizeof(struct kv_row) + e->kv_bytes - e->kv_absent_bytes +
                         (uint64_t)e->timer_order.count * sizeof(struct timer) + (uint64_t)e->names.chunk_count * 65536;
 }

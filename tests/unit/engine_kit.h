@@ -141,7 +141,7 @@ static void kit_cut(struct kit *k)
 }
 
 /* Drops the engine and loads another from the rows, as a restart does. */
-static void kit_reload(struct kit *k, uint64_t applied_index)
+static __attribute__((unused)) void kit_reload(struct kit *k, uint64_t applied_index)
 {
     engine_free(k->e);
     kit_engine_open(k);
@@ -326,7 +326,7 @@ static void kit_do(struct kit *k, struct buf *command)
     buf_free(command);
 }
 
-static void kit_open(struct kit *k)
+static __attribute__((unused)) void kit_open(struct kit *k)
 {
     *k = (struct kit){.log_us = 1000000000, .wall_us = INT64_C(1900000000000000)};
     k->log = calloc(1, sizeof *k->log);

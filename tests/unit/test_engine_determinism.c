@@ -149,6 +149,7 @@ static void random_kv(struct buf *b, struct arena *a, bool in_step)
             op.expect = rng(2) == 0 ? 0 : rng(400);
         }
         if (op.kind == KV_PUT && rng(6) == 0) op.value = slice_of("{\"a\":1}");
+        if (op.kind == KV_PUT && rng(3) == 0) op.value = name_of(a, "100000000000000000", rng(1000)); /* too long to stay in memory */
         if (op.kind == KV_INCR && rng(3) == 0) op.value = slice_of("-0.25");
         if (op.kind == KV_INCR && rng(4) == 0) {
             op.flags |= KV_HAS_MAX;
@@ -198,7 +199,7 @@ static void random_locks(struct buf *b, struct arena *a)
         op.name = name_of(a, "lock-", rng(3));
         op.ttl_us = (1 + rng(10)) * 1000000;
         op.has_owner = rng(4) != 0;
-        op.owner = rng(2) == 0 ? slice_of("\"ann\"") : slice_of("\"bob\"");
+        op.owner = rng(2) == 0 ? slice_of("\"ann\"") : slice_of("\"bob the builder\"");
         lock_op_add(b, &op);
     }
     locks_end(b, at);
@@ -489,6 +490,7 @@ static void other_replay(struct other *o, struct kit_log *log, int ways)
     *k = (struct kit){.log = log};
     bool recovers = ways & RECOVERS;
     if (ways & FORGETS) k->budget.lanes = 1;
+    k->budget.kv_values = 1; /* values leave as soon as they are stored */
     arena_init(&k->arena);
     kit_engine_open(k);
     for (size_t n = 0; n < log->count; n++) {
