@@ -309,7 +309,7 @@ static void parked_tell(struct broker *b, const struct call *c)
         if (group_delete_decode(&command, &g)) group_delete_settle(b, c, &g);
         return;
     case COMMAND_SEEK: /* it may have made the group known */
-        if (seek_decode(&command, &s)) parked_queue_changed(b, s.tenant, s.queue);
+        if (seek_decode(&command, &s) && s.piece.until == 0) parked_queue_changed(b, s.tenant, s.queue);
         return;
     case COMMAND_SUBSCRIPTION:
         if (subscription_decode(&command, &u)) parked_group_changed(b, u.tenant, u.group);

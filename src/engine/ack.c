@@ -248,7 +248,8 @@ static void offset_bury(struct ack_group *a, const struct said *s)
     struct burial *b = arena_get(a->plan->arena, sizeof *b);
     must(run_find(a->e, a->p, s->offset, &r));
     *b = (struct burial){0};
-    b->letter = (struct dead_letter){.partition = a->p->number,
+    b->letter = (struct dead_letter){.queue = a->q->number,
+                                     .partition = a->p->number,
                                      .group = a->g->number,
                                      .retries = a->c->retries,
                                      .offset = s->offset,
@@ -514,7 +515,6 @@ static void settling_commit(struct engine *e, const struct settling *s)
     struct cursor *c = cursor_at(e, s->at);
     for (const struct burial *b = s->burials; b != NULL; b = b->next) {
         dead_letter_add(e, &b->letter);
-        s->q->dead_letters++;
         queue_touch(e, s->q);
     }
     c->committed = s->committed;
@@ -685,6 +685,7 @@ bool extend_apply(struct engine *e, const struct command *c, struct engine_resul
     for (uint32_t at = lease_find(e, x.lease); at != 0; at = lease_at(e, at)->next_same_id) {
         struct lease *l = lease_at(e, at);
         struct cursor *cursor = cursor_at(e, l->cursor);
+        if (!cursor_is_live(e, l->cursor)) continue;
         struct partition *p = partition_at(e, cursor->partition);
         if (p == NULL || !uuid_equal(queue_at(e, p->queue)->tenant, x.tenant) || !lease_live(e, l)) continue;
         if (l->expiry_us < wanted_us) {
@@ -708,6 +709,7 @@ bool claim_return_apply(struct engine *e, const struct command *c)
         uint32_t last = 0;
         for (uint32_t at = lease_find(e, id); at != 0; at = lease_at(e, at)->next_same_id) {
             uint32_t cursor = lease_at(e, at)->cursor;
+            if (!cursor_is_live(e, cursor)) continue;
             if (last == 0 || cursor_at(e, cursor)->partition > cursor_at(e, last)->partition) last = cursor;
         }
         if (last == 0) return true;

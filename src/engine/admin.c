@@ -1,16 +1,41 @@
-/* What operators do: seek, delete and re-date groups; delete and move dead letters. */
-#include <stdlib.h>
-
+/* What operators do: seek, delete and re-date groups; delete and move dead letters.
+ *
+ * What concerns many lanes, queues or letters is done in pieces (command.h): one command looks at a bounded number and its result says how
+ * the next goes on. Who took the call proposes them one after the other. One that is cut short in between has been done up to there, and
+ * doing it again from the start does no harm. */
 #include "engine/engine_internal.h"
 
-/* ---- groups --------------------------------------------------------------------------------------------------------- */
+/* ---- pieces --------------------------------------------------------------------------------------------------------- */
 
+/* Gives whether it is the first one, which fixes how far all of them go. */
+static bool piece_begin(struct piece *p, uint64_t last)
+{
+    if (p->until != 0) return false;
+    p->until = last;
+    p->after = 0;
+    return true;
+}
+
+/* Up to `after` is done. */
+static void piece_end(const struct piece *p, uint64_t after, bool more, struct engine_result *r)
+{
+    r->changed.next = *p;
+    r->changed.next.after = after;
+    r->changed.more = more;
+}
+
+/* ---- seek ----------------------------------------------------------------------------------------------------------- */
+
+/* As it would have been at the moment of the first piece: what was pushed since then is not skipped, and what the group has passed of that
+ * since is not delivered again. */
 static void lane_seek(struct engine *e, struct group *g, struct partition *p, const struct seek_command *s)
 {
+    bool ends = s->to_end || s->us > s->piece.moment_us;
+    uint64_t next = run_offset_at(e, p, ends ? s->piece.moment_us : s->us);
     uint32_t at = cursor_find(e, p, g->number);
     if (at == 0) at = cursor_add(e, p, g);
     struct cursor *c = cursor_at(e, at);
-    uint64_t next = s->to_end ? p->tail : run_offset_at(e, p, s->us);
+    if (ends && c->committed >= (int64_t)next) return;
     cursor_unlist(e, at);
     if (c->lease != 0) lease_drop(e, at);
     c->committed = (int64_t)next - 1;
@@ -19,6 +44,21 @@ static void lane_seek(struct engine *e, struct group *g, struct partition *p, co
     c->flags |= CURSOR_SEEDED;
     cursor_settle(e, at);
     run_trim(e, p);
+}
+
+static void lanes_seek(struct engine *e, struct queue *q, struct group *g, const struct seek_command *s,
+                       struct engine_result *r)
+{
+    const struct lane *last = s->piece.after == 0 ? NULL : lane_at(e, (uint32_t)s->piece.after);
+    uint64_t after = s->piece.after;
+    struct lane_walk w;
+    lane_walk_begin(&w, e, last == NULL ? q->partition_first : last->next);
+    for (; w.next != 0 && w.next <= s->piece.until && r->changed.lanes < s->piece.most; r->changed.lanes++) {
+        after = w.next;
+        lane_seek(e, g, lane_walk_next(&w), s);
+    }
+    piece_end(&s->piece, after, w.next != 0 && w.next <= s->piece.until, r);
+    lane_walk_end(&w);
 }
 
 bool seek_apply(struct engine *e, const struct command *c, struct engine_result *r)
@@ -30,59 +70,77 @@ bool seek_apply(struct engine *e, const struct command *c, struct engine_result 
     struct partition *one = s.has_partition ? partition_find(e, q, s.partition) : NULL;
     if (s.has_partition && one == NULL) return true;
     struct group *g = group_find(e, q, s.group);
-    if (g == NULL) {
-        g = group_add(e, q, ++e->group_last, s.group);
-        group_touch(e, g);
+    if (piece_begin(&s.piece, q->partition_last)) {
+        if (g == NULL) {
+            g = group_add(e, q, ++e->group_last, s.group);
+            group_touch(e, g);
+        }
+        s.piece.queue = q->number;
+        s.piece.group = g->number;
+        s.piece.moment_us = e->wall_us;
+    } else if (q->number != s.piece.queue || g == NULL || g->number != s.piece.group) {
+        return true; /* deleted since */
     }
     if (one != NULL) {
         lane_seek(e, g, one, &s);
         r->changed.lanes = 1;
-        return true;
+    } else {
+        lanes_seek(e, q, g, &s, r);
     }
-    struct lane_walk w;
-    struct partition *p;
-    lane_walk_begin(&w, e, q->partition_first);
-    for (; (p = lane_walk_next(&w)) != NULL; r->changed.lanes++) lane_seek(e, g, p, &s);
     return true;
 }
 
-static uint32_t cursors_remove(struct engine *e, struct queue *q, const struct group *g)
+/* ---- groups --------------------------------------------------------------------------------------------------------- */
+
+/* The next queue of the tenant and the piece; NULL: the piece ends, `r` says how it goes on. */
+static struct queue *queue_piece_next(struct engine *e, const struct piece *p, struct uuid tenant, uint32_t *looks,
+                                      struct engine_result *r)
 {
-    uint32_t removed = 0;
-    struct lane_walk w;
-    struct partition *p;
-    lane_walk_begin(&w, e, q->partition_first);
-    while (g->cursor_count > 0 && (p = lane_walk_next(&w)) != NULL) {
-        uint32_t at = cursor_find(e, p, g->number);
-        if (at == 0) continue;
-        cursor_forget(e, p, at);
-        removed++;
-        run_trim(e, p);
+    for (uint64_t n = p->after + *looks + 1;; n++, ++*looks) {
+        if (n > p->until || *looks == p->most) {
+            piece_end(p, n - 1, n <= p->until, r);
+            return NULL;
+        }
+        struct queue *q = queue_at(e, (uint32_t)n);
+        if (q == NULL || !uuid_equal(q->tenant, tenant)) continue;
+        ++*looks;
+        return q;
     }
-    lane_walk_end(&w);
-    return removed;
 }
 
-/* The group's record stays, under its number: dead letters name it. Without registration and cursors nothing else knows of it. */
+static bool group_delete(struct engine *e, struct queue *q, struct group *g, bool keep_registration, struct engine_result *r)
+{
+    if (g == NULL || (!g->registered && g->cursor_count == 0)) return false;
+    r->changed.lanes += (uint32_t)g->cursor_count;
+    struct group old = *g;
+    group_retire(e, q, g);
+    if (!keep_registration || !old.registered) return true;
+    g = group_add(e, q, ++e->group_last, old.name);
+    g->registered = true;
+    g->conflates = old.conflates;
+    g->mode = old.mode;
+    g->from_us = old.from_us;
+    group_touch(e, g);
+    return true;
+}
+
+/* At one moment for each queue: what is known under the name from here on is another group (group_retire). */
 bool group_delete_apply(struct engine *e, const struct command *c, struct arena *arena, struct engine_result *r)
 {
     struct group_delete_command d;
+    struct queue *q;
+    uint32_t cap = 0, looks = 0;
     if (!group_delete_decode(c, &d)) return false;
-    uint32_t cap = 0;
-    for (uint32_t n = 1; n <= e->queue_last; n++) {
-        struct queue *q = queue_at(e, n);
-        if (q == NULL || !uuid_equal(q->tenant, d.tenant)) continue;
-        if (d.queue.len > 0 && !slice_equal(d.queue, q->name)) continue;
-        struct group *g = group_find(e, q, d.group);
-        if (g == NULL || (!g->registered && g->cursor_count == 0)) continue;
-        r->changed.lanes += cursors_remove(e, q, g);
-        g->scan = 0;
-        if (!d.keep_registration) {
-            g->registered = g->conflates = false;
-            g->mode = SUBSCRIBE_ALL;
-            g->from_us = 0;
-        }
-        group_touch(e, g);
+    if (d.queue.len > 0) {
+        q = queue_find(e, d.tenant, d.queue);
+        if (q == NULL || !group_delete(e, q, group_find(e, q, d.group), d.keep_registration, r)) return true;
+        r->changed.queues = arena_get(arena, sizeof r->changed.queues[0]);
+        r->changed.queues[r->changed.queue_count++] = arena_copy(arena, q->name);
+        return true;
+    }
+    piece_begin(&d.piece, e->queue_last);
+    while ((q = queue_piece_next(e, &d.piece, d.tenant, &looks, r)) != NULL) {
+        if (!group_delete(e, q, group_find(e, q, d.group), d.keep_registration, r)) continue;
         if (r->changed.queue_count == cap) {
             uint32_t grown = cap == 0 ? 8 : cap * 4;
             struct slice *queues = arena_get(arena, grown * sizeof queues[0]);
@@ -98,10 +156,12 @@ bool group_delete_apply(struct engine *e, const struct command *c, struct arena 
 bool subscription_apply(struct engine *e, const struct command *c, struct engine_result *r)
 {
     struct subscription_command s;
+    struct queue *q;
+    uint32_t looks = 0;
     if (!subscription_decode(c, &s)) return false;
-    for (uint32_t n = 1; n <= e->queue_last; n++) {
-        struct queue *q = queue_at(e, n);
-        struct group *g = q == NULL || !uuid_equal(q->tenant, s.tenant) ? NULL : group_find(e, q, s.group);
+    piece_begin(&s.piece, e->queue_last);
+    while ((q = queue_piece_next(e, &s.piece, s.tenant, &looks, r)) != NULL) {
+        struct group *g = group_find(e, q, s.group);
         if (g == NULL || !g->registered || group_is_queue_mode(g)) continue;
         g->mode = SUBSCRIBE_FROM;
         g->from_us = s.us;
@@ -114,94 +174,50 @@ bool subscription_apply(struct engine *e, const struct command *c, struct engine
 
 /* ---- dead letters --------------------------------------------------------------------------------------------------- */
 
-static struct queue *queue_of_letter(const struct engine *e, const struct dead_letter *d)
-{
-    return partition_queue(e, d->partition);
-}
-
-static void letter_forget(struct engine *e, struct dead_letter *d, struct queue *q)
-{
-    uint64_t key[2] = {q->number, d->sequence};
-    buf_put(&e->gone_letters, key, sizeof key);
-    segment_release(e, d->where, LETTER_HOLDS);
-    q->dead_letters--;
-    queue_touch(e, q);
-    free((char *)(uintptr_t)d->error.at);
-}
-
-/* Removes what `wanted` chooses, one pass. */
-static uint32_t letters_remove(struct engine *e, bool (*wanted)(void *ctx, const struct dead_letter *d, const struct queue *q),
-                               void *ctx)
-{
-    uint32_t kept = 0, count = e->dead_letter_count;
-    for (uint32_t i = 0; i < count; i++) {
-        struct dead_letter *d = &e->dead_letters[i];
-        struct queue *q = queue_of_letter(e, d);
-        if (q != NULL && wanted(ctx, d, q)) {
-            letter_forget(e, d, q);
-        } else {
-            e->dead_letters[kept++] = *d;
-        }
-    }
-    e->dead_letter_count = kept;
-    return count - kept;
-}
-
-struct letters_wanted {
-    struct engine *e;
-    struct letters_delete_command d;
-};
-
-static bool sequence_wanted(const struct letters_delete_command *d, uint64_t sequence)
+static bool letters_of_ids(struct engine *e, const struct letters_delete_command *d, struct engine_result *r)
 {
     for (uint32_t i = 0; i < d->count; i++) {
-        uint64_t s;
-        memcpy(&s, d->sequences + (size_t)i * 8, sizeof s);
-        if (s == sequence) return true;
+        uint64_t sequence;
+        struct dead_letter letter;
+        memcpy(&sequence, d->sequences + (size_t)i * 8, sizeof sequence);
+        uint32_t at = dead_letter_at(e, sequence);
+        if (at == 0) continue;
+        dead_letter_read(e, at, &letter);
+        const struct queue *q = queue_at(e, letter.queue);
+        if (q == NULL || !uuid_equal(q->tenant, d->tenant)) continue;
+        dead_letter_forget(e, at);
+        r->changed.lanes++;
     }
-    return false;
-}
-
-static bool letter_wanted(void *ctx, const struct dead_letter *d, const struct queue *q)
-{
-    const struct letters_wanted *w = ctx;
-    if (!uuid_equal(q->tenant, w->d.tenant)) return false;
-    if (w->d.count > 0) return sequence_wanted(&w->d, d->sequence);
-    if (!slice_equal(q->name, w->d.queue)) return false;
-    return w->d.group.len == 0 || slice_equal(group_at(w->e, d->group)->name, w->d.group);
+    return true;
 }
 
 bool letters_delete_apply(struct engine *e, const struct command *c, struct engine_result *r)
 {
-    struct letters_wanted w = {.e = e};
-    if (!letters_delete_decode(c, &w.d)) return false;
-    r->changed.lanes = letters_remove(e, letter_wanted, &w);
-    return true;
-}
-
-struct dead_letter *letter_find(const struct engine *e, struct uuid tenant, struct uuid id)
-{
-    uint64_t sequence = thing_number(id);
-    uint32_t low = 0, high = e->dead_letter_count;
-    while (low < high) {
-        uint32_t middle = (low + high) / 2;
-        if (e->dead_letters[middle].sequence < sequence) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
+    struct letters_delete_command d;
+    if (!letters_delete_decode(c, &d)) return false;
+    if (d.count > 0) return letters_of_ids(e, &d, r);
+    const struct queue *q = queue_find(e, d.tenant, d.queue);
+    if (q == NULL) return true;
+    if (piece_begin(&d.piece, e->dead_letter_last)) {
+        d.piece.queue = q->number;
+    } else if (d.piece.queue != q->number) {
+        return true; /* deleted since */
     }
-    if (low == e->dead_letter_count) return NULL;
-    struct dead_letter *d = &e->dead_letters[low];
-    const struct queue *q = queue_of_letter(e, d);
-    if (q == NULL || !uuid_equal(q->tenant, tenant)) return NULL;
-    return uuid_equal(id, thing_id(e->seed, ID_DEAD_LETTER, d->sequence, d->failed_us)) ? d : NULL;
-}
-
-static bool letter_is(void *ctx, const struct dead_letter *d, const struct queue *q)
-{
-    (void)q;
-    return d->sequence == *(const uint64_t *)ctx;
+    uint64_t after = d.piece.after;
+    for (uint32_t looks = 0, at; (at = dead_letter_after(e, q->number, after)) != 0; looks++) {
+        struct dead_letter letter;
+        dead_letter_read(e, at, &letter);
+        if (letter.sequence > d.piece.until) return true;
+        if (looks == d.piece.most) {
+            piece_end(&d.piece, after, true, r);
+            return true;
+        }
+        after = letter.sequence;
+        if (d.group.len > 0 && !slice_equal(group_at(e, letter.group)->name, d.group)) continue;
+        dead_letter_forget(e, at);
+        r->changed.lanes++;
+    }
+    return true;
 }
 
 bool letter_move_apply(struct engine *e, const struct command *c, uint64_t where, struct arena *arena, struct engine_result *r)
@@ -212,15 +228,14 @@ bool letter_move_apply(struct engine *e, const struct command *c, uint64_t where
     uint32_t item;
     if (!letter_move_decode(c, &m)) return false;
     must(push_decode(&m.push, &push));
-    const struct dead_letter *d = letter_find(e, m.tenant, m.letter);
+    uint32_t at = letter_find(e, m.tenant, m.letter);
     r->letter_move.fate = LETTER_GONE;
-    if (d == NULL) return true;
-    uint64_t sequence = d->sequence;
+    if (at == 0) return true;
     r->letter_move.fate = LETTER_DUPLICATE;
     if (push_duplicate(e, &push, &item, &r->letter_move.push.offset)) return true;
     push_do(e, &m.push, &push, where + (uint64_t)(m.push.all.at - c->all.at), arena, &pushed);
     r->letter_move.fate = LETTER_MOVED;
     r->letter_move.push = pushed.items[0];
-    letters_remove(e, letter_is, &sequence);
+    dead_letter_forget(e, at);
     return true;
 }

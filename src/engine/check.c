@@ -83,7 +83,11 @@ const char *engine_check(struct engine *e)
     for (uint32_t n = 1; n <= e->queue_last && wrong == NULL; n++) {
         if (queue_at(e, n) != NULL) wrong = queue_check(&s, queue_at(e, n));
     }
-    for (uint32_t i = 0; i < e->dead_letter_count; i++) live_add(&s, e->dead_letters[i].where, LETTER_HOLDS);
+    struct dead_letter d = {0};
+    for (uint32_t at; (at = dead_letter_after(e, 0, d.sequence)) != 0;) {
+        dead_letter_read(e, at, &d);
+        live_add(&s, d.where, LETTER_HOLDS);
+    }
     struct tree_place place = tree_seek(&e->timer_order, slice_of(""));
     for (uint32_t at; (at = tree_next(&place)) != 0;) live_add(&s, timer_at(e, at)->where, timer_at(e, at)->item_bytes);
     if (wrong == NULL) wrong = segments_compare(e, &s.live);

@@ -396,6 +396,18 @@ bool queue_delete_decode(const struct command *c, struct queue_delete_command *o
 
 /* ---- what operators do to groups and dead letters ------------------------------------------------------------------- */
 
+/* What concerns a whole queue or tenant goes piece by piece, so that no entry takes long: each command does a bounded part, and its result
+ * says how the next one begins. All zeros: the first piece. */
+struct piece {
+    uint32_t most;     /* so many lanes, queues or letters are looked at: 1..PIECE_MOST_MAX; 0 is encoded as PIECE_MOST */
+    uint32_t queue;    /* SEEK: number of the queue; when the name is another one's by now, nothing is left to do */
+    uint32_t group;    /* SEEK: the same of the group */
+    uint64_t after;    /* the last lane (its number), queue (its number) or letter (its sequence) that was looked at */
+    uint64_t until;    /* the last one there was at the first piece; what came later is left alone */
+    int64_t moment_us; /* SEEK: the time of the first piece. All lanes are put as they would have been then */
+};
+enum { PIECE_MOST = 1000, PIECE_MOST_MAX = 65536 };
+
 /* Puts a group's cursors somewhere: leases are released, counters start anew, cursors are made where there were none. */
 struct seek_command {
     struct uuid tenant;
@@ -403,6 +415,7 @@ struct seek_command {
     uint8_t has_partition; /* else all lanes of the queue */
     int64_t us;            /* wall time */
     struct slice group, queue, partition;
+    struct piece piece; /* of lanes */
 };
 void seek_encode(struct buf *out, const struct seek_command *s);
 bool seek_decode(const struct command *c, struct seek_command *out);
@@ -412,6 +425,7 @@ struct group_delete_command {
     struct uuid tenant;
     uint8_t keep_registration;
     struct slice group, queue; /* queue: empty = all queues of the tenant */
+    struct piece piece;        /* of queues */
 };
 void group_delete_encode(struct buf *out, const struct group_delete_command *d);
 bool group_delete_decode(const struct command *c, struct group_delete_command *out);
@@ -421,6 +435,7 @@ struct subscription_command {
     struct uuid tenant;
     int64_t us;
     struct slice group;
+    struct piece piece; /* of queues */
 };
 void subscription_encode(struct buf *out, const struct subscription_command *s);
 bool subscription_decode(const struct command *c, struct subscription_command *out);
@@ -431,6 +446,7 @@ struct letters_delete_command {
     uint32_t count;            /* 0: by queue and group */
     const char *sequences;     /* u64 each, unaligned */
     struct slice queue, group; /* group: empty = any */
+    struct piece piece;        /* of letters, when by queue and group */
 };
 void letters_delete_encode(struct buf *out, const struct letters_delete_command *d);
 bool letters_delete_decode(const struct command *c, struct letters_delete_command *out);

@@ -2,10 +2,33 @@
 #include "engine/command.h"
 #include "engine/command_io.h"
 
+static void put_piece(struct buf *out, const struct piece *p)
+{
+    must(p->most <= PIECE_MOST_MAX);
+    buf_u32(out, p->most == 0 ? PIECE_MOST : p->most);
+    buf_u32(out, p->queue);
+    buf_u32(out, p->group);
+    buf_u64(out, p->after);
+    buf_u64(out, p->until);
+    put_i64(out, p->moment_us);
+}
+
+static void read_piece(struct reader *r, struct piece *p)
+{
+    p->most = read_u32(r);
+    p->queue = read_u32(r);
+    p->group = read_u32(r);
+    p->after = read_u64(r);
+    p->until = read_u64(r);
+    p->moment_us = read_i64(r);
+    r->bad |= p->most < 1 || p->most > PIECE_MOST_MAX;
+}
+
 void seek_encode(struct buf *out, const struct seek_command *s)
 {
     size_t at = command_begin(out, COMMAND_SEEK, 0);
     put_uuid(out, s->tenant);
+    put_piece(out, &s->piece);
     put_i64(out, s->us);
     buf_byte(out, (char)s->to_end);
     buf_byte(out, (char)s->has_partition);
@@ -19,6 +42,7 @@ bool seek_decode(const struct command *c, struct seek_command *out)
 {
     struct reader r = reader_of(c->body);
     out->tenant = read_uuid(&r);
+    read_piece(&r, &out->piece);
     out->us = read_i64(&r);
     out->to_end = read_u8(&r);
     out->has_partition = read_u8(&r);
@@ -32,6 +56,7 @@ void group_delete_encode(struct buf *out, const struct group_delete_command *d)
 {
     size_t at = command_begin(out, COMMAND_GROUP_DELETE, 0);
     put_uuid(out, d->tenant);
+    put_piece(out, &d->piece);
     buf_byte(out, (char)d->keep_registration);
     put_name(out, d->group);
     put_name(out, d->queue);
@@ -42,6 +67,7 @@ bool group_delete_decode(const struct command *c, struct group_delete_command *o
 {
     struct reader r = reader_of(c->body);
     out->tenant = read_uuid(&r);
+    read_piece(&r, &out->piece);
     out->keep_registration = read_u8(&r);
     out->group = read_name(&r);
     out->queue = read_name(&r);
@@ -52,6 +78,7 @@ void subscription_encode(struct buf *out, const struct subscription_command *s)
 {
     size_t at = command_begin(out, COMMAND_SUBSCRIPTION, 0);
     put_uuid(out, s->tenant);
+    put_piece(out, &s->piece);
     put_i64(out, s->us);
     put_name(out, s->group);
     command_finish(out, at);
@@ -61,6 +88,7 @@ bool subscription_decode(const struct command *c, struct subscription_command *o
 {
     struct reader r = reader_of(c->body);
     out->tenant = read_uuid(&r);
+    read_piece(&r, &out->piece);
     out->us = read_i64(&r);
     out->group = read_name(&r);
     return !r.bad;
@@ -70,6 +98,7 @@ void letters_delete_encode(struct buf *out, const struct letters_delete_command 
 {
     size_t at = command_begin(out, COMMAND_LETTERS_DELETE, 0);
     put_uuid(out, d->tenant);
+    put_piece(out, &d->piece);
     put_name(out, d->queue);
     put_name(out, d->group);
     buf_u32(out, d->count);
@@ -81,6 +110,7 @@ bool letters_delete_decode(const struct command *c, struct letters_delete_comman
 {
     struct reader r = reader_of(c->body);
     out->tenant = read_uuid(&r);
+    read_piece(&r, &out->piece);
     out->queue = read_name(&r);
     out->group = read_name(&r);
     out->count = read_u32(&r);

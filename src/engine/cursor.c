@@ -35,6 +35,17 @@ uint32_t cursor_find(const struct engine *e, const struct partition *p, uint32_t
     return at;
 }
 
+bool cursor_is_live(const struct engine *e, uint32_t at)
+{
+    return e->retiring.count == 0 || !group_at(e, cursor_at(e, at)->group)->retired;
+}
+
+uint32_t cursor_live(const struct engine *e, uint32_t at)
+{
+    while (at != 0 && !cursor_is_live(e, at)) at = cursor_at(e, at)->next;
+    return at;
+}
+
 uint32_t cursor_link(struct engine *e, struct partition *p, uint32_t group)
 {
     uint32_t at = slab_add(&e->cursors);

@@ -134,7 +134,7 @@ void digest_result(struct engine *e, const struct engine_result *r)
     case COMMAND_GROUP_DELETE:
     case COMMAND_SUBSCRIPTION:
     case COMMAND_LETTERS_DELETE:
-        h = fold(h, r->changed.lanes);
+        h = fold(fold(h, r->changed.lanes), r->changed.more ? r->changed.next.after : 0);
         break;
     case COMMAND_LETTER_MOVE:
         h = fold(h, r->letter_move.fate);

@@ -92,6 +92,7 @@ struct engine *engine_new(const struct engine_options *o)
     slab_init(&e->leases, sizeof(struct lease));
     slab_init(&e->delays, sizeof(struct delay));
     slab_init(&e->histories, sizeof(struct history));
+    letters_init(e);
     kv_init(e);
     timers_init(e);
     return e;
@@ -130,22 +131,21 @@ void engine_free(struct engine *e)
         free((char *)n - offsetof(struct dedup_chunk, due));
     }
     heap_free(&e->chunks);
+    letters_free(e);
     kv_free(e);
     timers_free(e);
     run_cache_drop(e);
     tables_free(e);
-    for (uint32_t i = 0; i < e->dead_letter_count; i++) free((char *)(uintptr_t)e->dead_letters[i].error.at);
-    free(e->dead_letters);
     buf_free(&e->gone_cursors);
+    buf_free(&e->gone_groups);
     buf_free(&e->gone_runs);
-    buf_free(&e->gone_letters);
     idmap_free(&e->queue_names);
     idmap_free(&e->group_names);
     idmap_free(&e->lease_ids);
     name_pool_free(&e->names);
     dedup_free(&e->dedup);
     struct numbers *lists[] = {&e->dirty_queues, &e->dirty_groups, &e->dirty_partitions, &e->dirty_cursors,
-                               &e->gone_queues,  &e->reaping,      &e->loaded_ready};
+                               &e->gone_queues,  &e->reaping,      &e->retiring,         &e->loaded_ready};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) free(lists[i]->at);
     free(e->cut_parts);
     free(e->segments.bytes);
@@ -174,7 +174,8 @@ bool engine_housekeep(struct engine *e)
     bool more = kv_sweep(e, SWEEP_A_CALL, e->last_head.wall_us);
     more = lanes_leave_all(e) || more;
     more = kv_values_bound(e, 16 * KV_LOOKS) || more;
-    return queue_reap(e) || more;
+    more |= queue_reap(e);
+    return group_reap(e) || more;
 }
 
 void engine_idle(struct engine *e)
@@ -185,28 +186,6 @@ void engine_idle(struct engine *e)
 void engine_visits_over(struct engine *e)
 {
     lanes_visited(e);
-}
-
-/* ---- dead letters --------------------------------------------------------------------------------------------------- */
-
-/* A new one gets the next sequence number, and its message's place in the log is held; one from a row has its own. The error text is
- * copied. */
-void dead_letter_add(struct engine *e, const struct dead_letter *d)
-{
-    if (e->dead_letter_count == e->dead_letter_cap) {
-        e->dead_letter_cap = e->dead_letter_cap == 0 ? 16 : e->dead_letter_cap * 2;
-        e->dead_letters = realloc(e->dead_letters, e->dead_letter_cap * sizeof e->dead_letters[0]);
-        must(e->dead_letters != NULL);
-    }
-    struct dead_letter *to = &e->dead_letters[e->dead_letter_count++];
-    *to = *d;
-    if (to->sequence == 0) {
-        to->sequence = ++e->dead_letter_last;
-        segment_hold(e, to->where, LETTER_HOLDS);
-    }
-    to->error = slice_of("");
-    to->error.at = NULL;
-    options_set_text(&to->error, d->error);
 }
 
 /* ---- apply ---------------------------------------------------------------------------------------------------------- */

@@ -216,6 +216,8 @@ struct engine_result {
                 lanes; /* SEEK: cursors put; GROUP_DELETE: cursors removed; SUBSCRIPTION: queues; LETTERS_DELETE: letters */
             struct slice *queues; /* GROUP_DELETE: names of the queues where the group was known */
             uint32_t queue_count;
+            bool more; /* that was a piece: the same command with `next` goes on */
+            struct piece next;
         } changed;
         struct {
             uint8_t fate;             /* enum letter_fate */
@@ -487,13 +489,15 @@ int64_t engine_group_start(struct engine *e, uint32_t group, uint32_t partition)
 bool engine_message_batch(struct engine *e, uint32_t partition, uint64_t offset, uint64_t *first);
 /* Dead letters of one lane, newest first; `before` as in engine_dead_letter_next. */
 bool engine_dead_letter_in(struct engine *e, uint32_t partition, uint64_t *before, struct dead_letter_view *out);
+/* The newest of this message. */
+bool engine_dead_letter_at(struct engine *e, uint32_t partition, uint64_t offset, struct dead_letter_view *out);
 
 struct lane_place {
     uint32_t partition;
     uint64_t offset;
     bool dead; /* a dead letter of some group holds it */
 };
-/* Sets `dead` of places that are in order of (partition, offset). O(dead letters of the broker). */
+/* Sets `dead`: O(log dead letters) a place. */
 void engine_dead_letters_mark(struct engine *e, struct lane_place *places, uint32_t count);
 
 /* What a tenant has besides queues. O(log n). */

@@ -10,7 +10,7 @@
  * id is still bounded by it).
  *
  * Files: queue.c (queues, groups: life), lane.c (partitions: life; which are in memory), run.c (append runs), cursor.c (cursors, ready lists, leases), push.c, pop.c,
- * ack.c, kv.c, timer.c, lock.c, position.c, step.c, admin.c, retention.c (commands), row.c (rows, cut, load, digest), view.c (reads), engine.c (apply, housekeeping). */
+ * ack.c, letter.c, kv.c, timer.c, lock.c, position.c, step.c, admin.c, retention.c (commands), row.c (rows, cut, load, digest), view.c (reads), engine.c (apply, housekeeping). */
 #ifndef QUEEN_ENGINE_INTERNAL_H
 #define QUEEN_ENGINE_INTERNAL_H
 
@@ -106,12 +106,13 @@ struct group {
     uint32_t number, queue, next; /* next: of the queue; number 0 = no such group */
     struct slice name;
     bool registered, conflates, dirty;
+    bool retired;    /* deleted: see group_retire */
     uint8_t mode;    /* enum subscription_mode */
     int64_t from_us; /* messages before are skipped, but for SUBSCRIBE_ALL; for SUBSCRIBE_NEW when it was registered */
-    uint32_t scan;   /* partitions up to this number have been looked at */
+    uint32_t scan;   /* partitions up to this number have been looked at; of a retired one: have none of its cursors */
     uint32_t ready_head, ready_tail, ready_count;
     int64_t ready_turn_last;
-    uint64_t cursor_count;
+    uint64_t cursor_count, dead_letters;
     struct heap leases, delays;
 };
 
@@ -123,17 +124,17 @@ struct queue {
     int64_t created_us;
     struct queue_options options;
     uint32_t partition_first, partition_last, partition_count;
-    uint32_t groups;
+    uint32_t groups, retired; /* first of its groups; of those that were deleted */
     uint64_t messages, bytes, pushed_total, dead_letters;
 };
 
+/* A dead letter's facts; how they are kept: letter.c. */
 struct dead_letter {
-    uint64_t sequence;
-    uint32_t partition, group, retries, item;
+    uint64_t sequence; /* 0: a new one */
+    uint32_t queue, partition, group, retries, item, block_bytes;
     uint64_t offset, where;
-    uint32_t block_bytes;
     int64_t created_us, failed_us;
-    struct slice error; /* malloc */
+    struct slice error;
 };
 
 /* A letter holds its message in the log also when retention has taken it off its lane: by so many bytes, which need not be exact. */
@@ -262,8 +263,8 @@ struct engine {
     struct idmap queue_names, partition_names, group_names, lease_ids;
     struct name_pool names;
     struct dedup dedup;
-    struct dead_letter *dead_letters; /* by sequence */
-    uint32_t dead_letter_count, dead_letter_cap;
+    struct slab letters;
+    struct tree letters_all, letters_of_queue, letters_of_lane, letters_at_place;
     uint64_t dead_letter_cut; /* sequence of the last one in a cut */
     struct heap chunks;
     struct partition *lane_newest, *lane_oldest; /* in memory, by when they came or were looked at for leaving */
@@ -282,7 +283,9 @@ struct engine {
     uint32_t cut_part_count, cut_part_cap;
     struct segments segments, reaped; /* reaped: what the queue being reaped will give back */
     bool segments_dirty;
-    struct numbers reaping; /* deleted queues whose memory is being given back */
+    struct numbers reaping;  /* deleted queues whose memory is being given back */
+    struct numbers retiring; /* deleted groups, the same */
+    struct buf gone_groups;  /* of queues that stay, since the last cut: queue, group, u32 each */
     uint64_t run_count;
     struct read_back **read_back; /* run.c */
     struct slab kv_rows, timers;
@@ -385,6 +388,9 @@ struct group *group_find(const struct engine *e, const struct queue *q, struct s
 struct group *group_add(struct engine *e, struct queue *q, uint32_t number, struct slice name);
 void group_touch(struct engine *e, struct group *g);
 bool group_is_queue_mode(const struct group *g);
+void group_retire(struct engine *e, struct queue *q, struct group *g);
+void group_retired_check(struct engine *e, struct group *g); /* its last dead letter may have gone */
+bool group_reap(struct engine *e);                           /* true: more */
 
 /* ---- run.c ---- */
 uint64_t
@@ -402,6 +408,10 @@ void run_each(const struct engine *e, const struct partition *p, void (*each)(vo
 /* ---- cursor.c ---- */
 struct cursor *cursor_at(const struct engine *e, uint32_t at);
 uint32_t cursor_find(const struct engine *e, const struct partition *p, uint32_t group);
+/* `at`, or the first of the lane's cursors behind it that is of a group that was not deleted. For walking: from p->cursors on, each one's
+ * `next`. */
+uint32_t cursor_live(const struct engine *e, uint32_t at);
+bool cursor_is_live(const struct engine *e, uint32_t at);
 uint32_t cursor_add(struct engine *e, struct partition *p, struct group *g);
 void cursor_drop(struct engine *e, uint32_t at); /* frees what hangs on it */
 uint32_t cursor_link(struct engine *e, struct partition *p,
@@ -433,6 +443,23 @@ uint32_t lease_find(const struct engine *e, struct uuid id);
 void history_set(struct engine *e, struct cursor *c, struct uuid id, uint64_t low, uint64_t high);
 struct history *history_at(const struct engine *e, uint32_t at);
 
+/* ---- letter.c ---- (letters by number of their record, 0 = none) */
+void letters_init(struct engine *e);
+void letters_free(struct engine *e);
+/* A new one gets the next sequence number, and its message's place in the log is held; one from a row has its own. Copies the text. */
+void dead_letter_add(struct engine *e, const struct dead_letter *d);
+void dead_letter_read(const struct engine *e, uint32_t at, struct dead_letter *out);
+void dead_letter_forget(struct engine *e, uint32_t at);
+uint32_t dead_letter_at(const struct engine *e, uint64_t sequence);
+/* Of a queue, or of all (0): the first with a higher, the last with a lower sequence. */
+uint32_t dead_letter_after(const struct engine *e, uint32_t queue, uint64_t after);
+uint32_t dead_letter_before(const struct engine *e, uint32_t queue, uint64_t before);
+uint32_t dead_letter_of_lane_before(const struct engine *e, uint32_t partition, uint64_t before);
+uint32_t dead_letter_of_message(const struct engine *e, uint32_t partition, uint64_t offset); /* the newest */
+uint64_t dead_letters_of_lane(const struct engine *e, uint32_t partition);
+uint32_t letter_find(const struct engine *e, struct uuid tenant, struct uuid id);
+bool dead_letters_reap(struct engine *e, uint32_t queue); /* true: more */
+
 /* ---- commands ---- */
 struct visible {
     uint64_t first, end; /* messages that may be delivered now: first <= o < end */
@@ -452,12 +479,10 @@ bool subscription_apply(struct engine *e, const struct command *c, struct engine
 bool letters_delete_apply(struct engine *e, const struct command *c, struct engine_result *r);
 bool letter_move_apply(struct engine *e, const struct command *c, uint64_t where, struct arena *arena, struct engine_result *r);
 bool trim_apply(struct engine *e, const struct command *c, struct engine_result *r);
-struct dead_letter *letter_find(const struct engine *e, struct uuid tenant, struct uuid id); /* NULL when none */
 bool locks_apply(struct engine *e, const struct command *c, struct arena *arena, struct engine_result *r);
 bool step_apply(struct engine *e, const struct command *c, uint64_t where, struct arena *arena, struct engine_result *r);
 bool extend_apply(struct engine *e, const struct command *c, struct engine_result *r);
 bool claim_return_apply(struct engine *e, const struct command *c);
-void dead_letter_add(struct engine *e, const struct dead_letter *d);
 
 /* ---- parts of commands, for steps: first everything is judged, then everything is done ---- */
 

@@ -3,7 +3,7 @@
 
 #include "engine/engine_internal.h"
 
-enum { NAME_CHUNK_BYTES = 1 << 16 };
+enum { NAME_CHUNK_BYTES = 1 << 16, REAP_A_CALL = 1024 };
 
 /* ---- names -------------------------------------------------------------------------------------------------------- */
 
@@ -305,6 +305,23 @@ bool group_is_queue_mode(const struct group *g)
     return slice_is(g->name, QUEUE_MODE_GROUP);
 }
 
+/* A deleted group. Its record keeps number and name, for dead letters name it, but stands in no list and is found by no name; its cursors
+ * count for nothing (cursor_live) and are given back bit by bit (group_reap). Who uses the name again makes another group. */
+void group_retire(struct engine *e, struct queue *q, struct group *g)
+{
+    uint32_t *link = &q->groups;
+    while (*link != g->number) link = &group_at(e, *link)->next;
+    *link = g->next;
+    idmap_remove(&e->group_names, group_hash(q->number, g->name), g->number);
+    g->registered = g->conflates = false;
+    g->retired = true;
+    g->scan = 0;
+    g->next = q->retired;
+    q->retired = g->number;
+    group_touch(e, g);
+    numbers_add(&e->retiring, g->number);
+}
+
 /* ---- deleting ----------------------------------------------------------------------------------------------------- */
 
 /* The queue is gone for every look-up from here on; its memory is given back bit by bit (queue_reap), its rows and its live bytes at
@@ -323,31 +340,67 @@ bool queue_delete(struct engine *e, struct uuid tenant, struct slice name)
 static void group_drop(struct engine *e, struct group *g)
 {
     must(g->cursor_count == 0 && g->leases.count == 0 && g->delays.count == 0);
-    idmap_remove(&e->group_names, group_hash(g->queue, g->name), g->number);
+    if (!g->retired) idmap_remove(&e->group_names, group_hash(g->queue, g->name), g->number);
     name_remove(&e->names, (char *)(uintptr_t)g->name.at, g->name.len);
     heap_free(&g->leases);
     heap_free(&g->delays);
     table_remove(&e->groups, g->number);
 }
 
+static void group_forget(struct engine *e, struct queue *q, struct group *g)
+{
+    uint32_t *link = &q->retired, key[2] = {q->number, g->number};
+    while (*link != g->number) link = &group_at(e, *link)->next;
+    *link = g->next;
+    buf_put(&e->gone_groups, key, sizeof key);
+    group_drop(e, g);
+}
+
+/* True: there is more to do for this one. */
+static bool cursors_reap(struct engine *e, struct queue *q, struct group *g)
+{
+    struct lane_walk w;
+    lane_walk_begin(&w, e, g->scan == 0 ? q->partition_first : lane_at(e, g->scan)->next);
+    for (int i = 0; i < REAP_A_CALL && g->cursor_count > 0; i++) {
+        g->scan = w.next;
+        struct partition *p = lane_walk_next(&w);
+        must(p != NULL);
+        uint32_t at = cursor_find(e, p, g->number);
+        if (at == 0) continue;
+        cursor_forget(e, p, at);
+        run_trim(e, p);
+    }
+    lane_walk_end(&w);
+    return g->cursor_count > 0;
+}
+
+/* Nothing here is seen by anybody, so each node does it when it has time. A crash begins again. */
+bool group_reap(struct engine *e)
+{
+    if (e->retiring.count == 0) return false;
+    struct group *g = group_at(e, e->retiring.at[0]);
+    struct queue *q = g == NULL ? NULL : queue_at(e, g->queue);
+    if (q != NULL && cursors_reap(e, q, g)) return true;
+    if (q != NULL && g->dead_letters == 0) group_forget(e, q, g);
+    e->retiring.count--;
+    memmove(e->retiring.at, e->retiring.at + 1, e->retiring.count * sizeof e->retiring.at[0]);
+    return e->retiring.count > 0;
+}
+
+void group_retired_check(struct engine *e, struct group *g)
+{
+    if (g->retired && g->cursor_count == 0 && g->dead_letters == 0) numbers_add(&e->retiring, g->number);
+}
+
 static void queue_finish(struct engine *e, struct queue *q)
 {
-    while (q->groups != 0) {
-        struct group *g = group_at(e, q->groups);
-        q->groups = g->next;
-        group_drop(e, g);
-    }
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < e->dead_letter_count; i++) {
-        struct dead_letter *d = &e->dead_letters[i];
-        if (lane_at(e, d->partition) != NULL) {
-            e->dead_letters[kept++] = *d;
-        } else {
-            segments_add(&e->reaped, d->where >> e->options.segment_shift, LETTER_HOLDS);
-            free((char *)(uintptr_t)d->error.at);
+    for (uint32_t *list = &q->groups; list != NULL; list = list == &q->groups ? &q->retired : NULL) {
+        while (*list != 0) {
+            struct group *g = group_at(e, *list);
+            *list = g->next;
+            group_drop(e, g);
         }
     }
-    e->dead_letter_count = kept;
     segments_subtract(&e->segments, &e->reaped);
     e->segments_dirty = true;
     options_free(&q->options);
@@ -360,7 +413,7 @@ bool queue_reap(struct engine *e)
 {
     if (e->reaping.count == 0) return false;
     struct queue *q = table_at(&e->queues, e->reaping.at[0]);
-    if (lanes_reap(e, q)) return true;
+    if (lanes_reap(e, q) || dead_letters_reap(e, q->number)) return true;
     queue_finish(e, q);
     e->reaping.count--;
     memmove(e->reaping.at, e->reaping.at + 1, e->reaping.count * sizeof e->reaping.at[0]);

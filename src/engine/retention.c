@@ -14,7 +14,7 @@
 /* Groups that waited for messages that are gone wait no more. */
 static void cursors_settle(struct engine *e, struct partition *p)
 {
-    for (uint32_t at = p->cursors; at != 0; at = cursor_at(e, at)->next) {
+    for (uint32_t at = cursor_live(e, p->cursors); at != 0; at = cursor_live(e, cursor_at(e, at)->next)) {
         const struct cursor *c = cursor_at(e, at);
         bool waits = c->state == CURSOR_READY || c->state == CURSOR_DELAYED;
         if (waits && !cursor_pending(c, p)) cursor_settle(e, at);
@@ -72,8 +72,9 @@ static bool cutoffs_of(const struct queue *q, int64_t now_us, struct cutoffs *ou
 static uint64_t completed_end(const struct engine *e, const struct queue *q, const struct partition *p)
 {
     uint64_t end = p->tail;
-    if (p->cursors == 0) return p->start;
-    for (uint32_t at = p->cursors; at != 0; at = cursor_at(e, at)->next) {
+    uint32_t at = cursor_live(e, p->cursors);
+    if (at == 0) return p->start;
+    for (; at != 0; at = cursor_live(e, cursor_at(e, at)->next)) {
         uint64_t next = (uint64_t)(cursor_at(e, at)->committed + 1);
         if (next < end) end = next;
     }

@@ -91,6 +91,7 @@ static void value_group(struct buf *b, const struct group *g)
 {
     buf_byte(b, g->registered);
     buf_byte(b, g->conflates);
+    buf_byte(b, g->retired);
     buf_byte(b, (char)g->mode);
     buf_u64(b, (uint64_t)g->from_us);
     buf_u32(b, g->scan);
@@ -252,6 +253,14 @@ static void cut_removed(struct cutter *c)
         c->rows->delete (c->rows->ctx, row_key_view(&c->key));
     }
     buf_clear(&e->gone_cursors);
+    for (size_t at = 0; at < e->gone_groups.len; at += 8) {
+        uint32_t key[2];
+        memcpy(key, e->gone_groups.at + at, sizeof key);
+        row_key_begin(&c->key, ROW_GROUP);
+        for (int i = 0; i < 2; i++) row_key_u32(&c->key, key[i]);
+        c->rows->delete (c->rows->ctx, row_key_view(&c->key));
+    }
+    buf_clear(&e->gone_groups);
     for (size_t at = 0; at < e->gone_runs.len; at += RUN_KEY_BYTES) {
         c->rows->delete (c->rows->ctx, slice_make(e->gone_runs.at + at, RUN_KEY_BYTES));
     }
@@ -356,16 +365,13 @@ static void cut_cursors(struct cutter *c)
 static void cut_dead_letters(struct cutter *c)
 {
     struct engine *e = c->e;
-    uint32_t i = e->dead_letter_count;
-    while (i > 0 && e->dead_letters[i - 1].sequence > e->dead_letter_cut) i--;
-    for (; i < e->dead_letter_count; i++) {
-        const struct dead_letter *d = &e->dead_letters[i];
-        const struct lane *l = lane_at(e, d->partition);
-        if (l == NULL) continue; /* of a queue that is being reaped */
+    struct dead_letter d = {.sequence = e->dead_letter_cut};
+    for (uint32_t at; (at = dead_letter_after(e, 0, d.sequence)) != 0;) {
+        dead_letter_read(e, at, &d);
         row_key_begin(&c->key, ROW_DEAD_LETTER);
-        row_key_u32(&c->key, l->queue);
-        row_key_u64(&c->key, d->sequence);
-        value_dead_letter(&c->value, d, false);
+        row_key_u32(&c->key, d.queue);
+        row_key_u64(&c->key, d.sequence);
+        value_dead_letter(&c->value, &d, false);
         cut_put(c);
     }
     e->dead_letter_cut = e->dead_letter_last;
@@ -501,8 +507,8 @@ void engine_cut(struct engine *e, const struct engine_rows *rows)
 uint64_t engine_cut_size(const struct engine *e)
 {
     return (uint64_t)e->dirty_queues.count + e->dirty_groups.count + e->dirty_partitions.count + e->dirty_cursors.count +
-           e->gone_queues.count + e->gone_cursors.len / 12 + e->gone_runs.len / RUN_KEY_BYTES + e->gone_letters.len / 16 +
-           e->dirty_kv.count + e->gone_kv_count + e->dirty_timers.count + e->gone_timers.len / 8 +
+           e->gone_queues.count + e->gone_cursors.len / 12 + e->gone_groups.len / 8 + e->gone_runs.len / RUN_KEY_BYTES +
+           e->gone_letters.len / 16 + e->dirty_kv.count + e->gone_kv_count + e->dirty_timers.count + e->gone_timers.len / 8 +
            (e->dead_letter_last - e->dead_letter_cut) +
            (e->dedup.added.len / sizeof(struct dedup_record) + DEDUP_CHUNK_RECORDS - 1) / DEDUP_CHUNK_RECORDS;
 }
@@ -649,7 +655,7 @@ static const char *load_group(struct engine *e, struct key_reader *k, struct val
 {
     struct queue *q = queue_of_row(e, key_u32(k));
     uint32_t number = key_u32(k);
-    bool registered = value_u8(v), conflates = value_u8(v);
+    bool registered = value_u8(v), conflates = value_u8(v), retired = value_u8(v);
     uint8_t mode = value_u8(v);
     int64_t from_us = (int64_t)value_u64(v);
     uint32_t scan = value_u32(v);
@@ -665,6 +671,7 @@ static const char *load_group(struct engine *e, struct key_reader *k, struct val
     g->from_us = from_us;
     g->scan = scan;
     g->ready_turn_last = turn;
+    if (retired) group_retire(e, q, g);
     return NULL;
 }
 
@@ -746,8 +753,8 @@ static const char *load_dead_letter(struct engine *e, struct key_reader *k, stru
     d.failed_us = (int64_t)value_u64(v);
     d.error = value_text(v);
     if (k->bad || v->bad || q == NULL) return "a dead letter's row is damaged";
+    d.queue = q->number;
     dead_letter_add(e, &d);
-    q->dead_letters++;
     return NULL;
 }
 
@@ -843,17 +850,9 @@ const char *engine_load_row(struct engine *e, struct slice key, struct slice val
     return "a row of unknown kind";
 }
 
-static int sequence_compare(const void *x, const void *y)
-{
-    const struct dead_letter *a = x, *b = y;
-    return a->sequence < b->sequence ? -1 : a->sequence > b->sequence;
-}
-
 const char *engine_loaded(struct engine *e, uint64_t applied_index)
 {
     lane_loaded(e);
-    /* Rows come queue by queue; listings and cuts go by sequence. */
-    if (e->dead_letter_count > 0) qsort(e->dead_letters, e->dead_letter_count, sizeof e->dead_letters[0], sequence_compare);
     if (e->applied_index != applied_index) return "the state and its applied index do not belong together";
     group_restore_ready(e, e->loaded_ready.at, e->loaded_ready.count);
     free(e->loaded_ready.at);
@@ -904,7 +903,7 @@ static void digest_partition(struct digester *d, const struct partition *p)
     digest_add(d, ROW_LANE, p->number);
     d->partition = p->number;
     run_each(e, p, digest_run, d);
-    for (uint32_t at = p->cursors; at != 0; at = cursor_at(e, at)->next) {
+    for (uint32_t at = cursor_live(e, p->cursors); at != 0; at = cursor_live(e, cursor_at(e, at)->next)) {
         const struct cursor *c = cursor_at(e, at);
         value_cursor(&d->b, e, c);
         digest_add(d, ROW_LANE, (uint64_t)c->group << 32 | p->number);
@@ -968,11 +967,12 @@ struct hash128_pair engine_digest(struct engine *e)
     for (uint32_t n = 1; n <= e->queue_last; n++) {
         if (queue_at(e, n) != NULL) digest_queue(&d, queue_at(e, n));
     }
-    for (uint32_t i = 0; i < e->dead_letter_count; i++) {
-        const struct dead_letter *letter = &e->dead_letters[i];
-        if (partition_at(e, letter->partition) == NULL) continue;
-        value_dead_letter(&d.b, letter, true);
-        digest_add(&d, ROW_DEAD_LETTER, letter->sequence);
+    struct dead_letter letter = {0};
+    for (uint32_t at; (at = dead_letter_after(e, 0, letter.sequence)) != 0;) {
+        dead_letter_read(e, at, &letter);
+        if (queue_at(e, letter.queue) == NULL) continue;
+        value_dead_letter(&d.b, &letter, true);
+        digest_add(&d, ROW_DEAD_LETTER, letter.sequence);
     }
     dedup_each(&e->dedup, e->last_head.wall_us / 1000, digest_dedup, &d);
     digest_kv(&d);

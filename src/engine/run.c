@@ -182,8 +182,9 @@ uint64_t run_offset_at(const struct engine *e, const struct partition *p, int64_
 static uint64_t run_wanted(const struct engine *e, const struct partition *p)
 {
     uint64_t wanted = p->tail;
-    if (p->cursors == 0) return p->start;
-    for (uint32_t at = p->cursors; at != 0; at = cursor_at(e, at)->next) {
+    uint32_t at = cursor_live(e, p->cursors);
+    if (at == 0) return p->start;
+    for (; at != 0; at = cursor_live(e, cursor_at(e, at)->next)) {
         uint64_t next = (uint64_t)(cursor_at(e, at)->committed + 1);
         if (next < wanted) wanted = next;
     }

@@ -295,6 +295,15 @@ uint32_t tree_next(struct tree_place *p)
     return p->leaf == NULL ? 0 : p->leaf->records[p->index++];
 }
 
+uint32_t tree_previous(struct tree_place *p)
+{
+    while (p->leaf != NULL && p->index == 0) {
+        p->leaf = p->leaf->previous;
+        p->index = p->leaf == NULL ? 0 : p->leaf->count;
+    }
+    return p->leaf == NULL ? 0 : p->leaf->records[--p->index];
+}
+
 uint64_t tree_rank(const struct tree *t, struct slice key)
 {
     const void *node = t->root;

@@ -1,7 +1,7 @@
 /* An ordered, counted set of record numbers: a B+ tree whose order is that of the records' keys (byte strings). It holds 4 bytes a
  * record; the keys stay in the records and are asked for when comparing.
  *
- * Finding, inserting, removing, counting what lies before a key: O(log n) key comparisons. Walking on from a place: O(1).
+ * Finding, inserting, removing, counting what lies before a key: O(log n) key comparisons. Walking on from a place, or back: O(1).
  * A record's key may not change while it is in, and its record must exist until it was removed. Not thread-safe. */
 #ifndef QUEEN_ENGINE_TREE_H
 #define QUEEN_ENGINE_TREE_H
@@ -35,6 +35,8 @@ void tree_free(struct tree *t);
 struct tree_place tree_seek(const struct tree *t, struct slice key);
 /* The record there, and on to the next place; 0 at the end. */
 uint32_t tree_next(struct tree_place *p);
+/* The record before the place, which moves there; 0 at the start. */
+uint32_t tree_previous(struct tree_place *p);
 /* How many records have a smaller key. */
 uint64_t tree_rank(const struct tree *t, struct slice key);
 /* The smallest byte string behind all that begin with `prefix`, written to `out` (prefix.len bytes of room): false when there is none. */

@@ -52,7 +52,7 @@ bool engine_group_next(struct engine *e, uint32_t queue, uint32_t after, struct 
 bool engine_group_get(struct engine *e, uint32_t number, struct group_view *out)
 {
     const struct group *g = number == 0 ? NULL : group_at(e, number);
-    if (g == NULL) return false;
+    if (g == NULL || g->retired) return false;
     *out = (struct group_view){
         .number = number, .name = g->name, .registered = g->registered, .conflates = g->conflates, .cursors = g->cursor_count};
     return true;
@@ -81,21 +81,13 @@ static uint64_t leased_of(const struct engine *e, const struct cursor *c, struct
     return l->expiry_us > now.log_us && (int64_t)l->last > c->committed ? l->last - (uint64_t)(c->committed + 1) + 1 : 0;
 }
 
-static uint64_t dead_letters_of(const struct engine *e, const struct queue *q, const struct partition *p)
-{
-    uint64_t n = 0;
-    if (q->dead_letters == 0) return 0;
-    for (uint32_t i = 0; i < e->dead_letter_count; i++) n += e->dead_letters[i].partition == p->number;
-    return n;
-}
-
 /* The slowest named group's cursor, else queue mode's, else -1. */
 static void lane_count(const struct engine *e, const struct partition *p, uint64_t dead_letters, struct engine_now now,
                        struct lane_counts *out)
 {
     int64_t named = INT64_MAX, queue_mode = -1;
     uint64_t leased = 0;
-    for (uint32_t at = p->cursors; at != 0; at = cursor_at(e, at)->next) {
+    for (uint32_t at = cursor_live(e, p->cursors); at != 0; at = cursor_live(e, cursor_at(e, at)->next)) {
         const struct cursor *c = cursor_at(e, at);
         int64_t committed = committed_of(e, p, c);
         leased += leased_of(e, c, now);
@@ -147,7 +139,7 @@ static void partition_show(struct engine *e, const struct queue *q, const struct
     out->id = thing_id(e->seed, ID_PARTITION, p->number, p->created_us);
     struct run r;
     if (run_find(e, p, p->start, &r)) out->oldest_created_us = r.created_us;
-    lane_count(e, p, dead_letters_of(e, q, p), now, &out->counts);
+    lane_count(e, p, q->dead_letters == 0 ? 0 : dead_letters_of_lane(e, p->number), now, &out->counts);
 }
 
 bool engine_partition_get(struct engine *e, uint32_t number, struct engine_now now, struct partition_view *out)
@@ -227,21 +219,6 @@ void engine_lane_depth(struct engine *e, uint32_t partition, uint32_t group, str
 
 /* ---- dead letters ----------------------------------------------------------------------------------------------------- */
 
-/* How many dead letters have a sequence below `before`: they are in the order of their sequences. */
-static uint32_t dead_letters_below(const struct engine *e, uint64_t before)
-{
-    uint32_t low = 0, high = e->dead_letter_count;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (e->dead_letters[middle].sequence < before) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
-}
-
 static void dead_letter_show(const struct engine *e, const struct dead_letter *d, struct dead_letter_view *out)
 {
     const struct partition *p = partition_at(e, d->partition);
@@ -267,14 +244,16 @@ static void dead_letter_show(const struct engine *e, const struct dead_letter *d
 bool engine_dead_letter_next(struct engine *e, struct uuid tenant, struct slice queue, struct slice group, uint64_t *before,
                              struct dead_letter_view *out)
 {
-    for (uint32_t i = dead_letters_below(e, *before); i > 0; i--) {
-        const struct dead_letter *d = &e->dead_letters[i - 1];
-        const struct queue *q = partition_queue(e, d->partition);
-        const struct group *g = group_at(e, d->group);
-        if (q == NULL || g == NULL || !uuid_equal(q->tenant, tenant)) continue;
-        if ((queue.len > 0 && !slice_equal(queue, q->name)) || (group.len > 0 && !slice_equal(group, g->name))) continue;
-        dead_letter_show(e, d, out);
-        *before = d->sequence;
+    const struct queue *one = queue.len == 0 ? NULL : queue_find(e, tenant, queue);
+    if (queue.len > 0 && one == NULL) return false;
+    for (uint32_t at; (at = dead_letter_before(e, one == NULL ? 0 : one->number, *before)) != 0;) {
+        struct dead_letter d;
+        dead_letter_read(e, at, &d);
+        *before = d.sequence;
+        const struct queue *q = queue_at(e, d.queue);
+        if (q == NULL || !uuid_equal(q->tenant, tenant)) continue;
+        if (group.len > 0 && !slice_equal(group, group_at(e, d.group)->name)) continue;
+        dead_letter_show(e, &d, out);
         return true;
     }
     return false;
@@ -283,10 +262,12 @@ bool engine_dead_letter_next(struct engine *e, struct uuid tenant, struct slice 
 bool engine_dead_letter_get(struct engine *e, struct uuid tenant, struct uuid id, uint64_t *sequence,
                             struct dead_letter_view *out)
 {
-    const struct dead_letter *d = letter_find(e, tenant, id);
-    if (d == NULL) return false;
-    *sequence = d->sequence;
-    dead_letter_show(e, d, out);
+    struct dead_letter d;
+    uint32_t at = letter_find(e, tenant, id);
+    if (at == 0) return false;
+    dead_letter_read(e, at, &d);
+    *sequence = d.sequence;
+    dead_letter_show(e, &d, out);
     return true;
 }
 
@@ -312,7 +293,7 @@ bool engine_cursor_get(struct engine *e, uint32_t partition, uint32_t group, str
 {
     const struct partition *p = partition_at(e, partition);
     uint32_t at = p == NULL ? 0 : cursor_find(e, p, group);
-    if (at == 0) return false;
+    if (at == 0 || !cursor_is_live(e, at)) return false;
     cursor_show(e, p, at, now, out);
     return true;
 }
@@ -415,7 +396,7 @@ void engine_lane_standing(struct engine *e, uint32_t partition, struct engine_no
     if (p == NULL) return;
     lane_count(e, p, 0, now, counts);
     if (counts->pending > 0 && run_find(e, p, p->tail - counts->pending, &r)) *oldest_us = r.created_us;
-    for (uint32_t at = p->cursors; at != 0; at = cursor_at(e, at)->next) {
+    for (uint32_t at = cursor_live(e, p->cursors); at != 0; at = cursor_live(e, cursor_at(e, at)->next)) {
         const struct cursor *c = cursor_at(e, at);
         *leases += c->lease != 0 && lease_at(e, c->lease)->expiry_us > now.log_us;
     }
@@ -425,7 +406,7 @@ void engine_lane_cursors(struct engine *e, uint32_t partition, struct engine_now
                          void (*each)(void *ctx, const struct cursor_view *c), void *ctx)
 {
     const struct partition *p = partition_at(e, partition);
-    for (uint32_t at = p == NULL ? 0 : p->cursors; at != 0; at = cursor_at(e, at)->next) {
+    for (uint32_t at = p == NULL ? 0 : cursor_live(e, p->cursors); at != 0; at = cursor_live(e, cursor_at(e, at)->next)) {
         struct cursor_view v;
         cursor_show(e, p, at, now, &v);
         each(ctx, &v);
@@ -458,30 +439,29 @@ bool engine_message_batch(struct engine *e, uint32_t partition, uint64_t offset,
 
 bool engine_dead_letter_in(struct engine *e, uint32_t partition, uint64_t *before, struct dead_letter_view *out)
 {
-    if (partition_queue(e, partition) == NULL) return false;
-    for (uint32_t i = dead_letters_below(e, *before); i > 0; i--) {
-        const struct dead_letter *d = &e->dead_letters[i - 1];
-        if (d->partition != partition) continue;
-        dead_letter_show(e, d, out);
-        *before = d->sequence;
-        return true;
-    }
-    return false;
+    uint32_t at = partition_queue(e, partition) == NULL ? 0 : dead_letter_of_lane_before(e, partition, *before);
+    struct dead_letter d;
+    if (at == 0) return false;
+    dead_letter_read(e, at, &d);
+    *before = d.sequence;
+    dead_letter_show(e, &d, out);
+    return true;
 }
 
-static int place_compare(const void *x, const void *y)
+bool engine_dead_letter_at(struct engine *e, uint32_t partition, uint64_t offset, struct dead_letter_view *out)
 {
-    const struct lane_place *a = x, *b = y;
-    if (a->partition != b->partition) return a->partition < b->partition ? -1 : 1;
-    return a->offset < b->offset ? -1 : a->offset > b->offset;
+    uint32_t at = partition_queue(e, partition) == NULL ? 0 : dead_letter_of_message(e, partition, offset);
+    struct dead_letter d;
+    if (at == 0) return false;
+    dead_letter_read(e, at, &d);
+    dead_letter_show(e, &d, out);
+    return true;
 }
 
 void engine_dead_letters_mark(struct engine *e, struct lane_place *places, uint32_t count)
 {
-    for (uint32_t i = 0; i < e->dead_letter_count && count > 0; i++) {
-        struct lane_place wanted = {.partition = e->dead_letters[i].partition, .offset = e->dead_letters[i].offset};
-        struct lane_place *found = bsearch(&wanted, places, count, sizeof wanted, place_compare);
-        if (found != NULL) found->dead = true;
+    for (uint32_t i = 0; i < count; i++) {
+        places[i].dead |= dead_letter_of_message(e, places[i].partition, places[i].offset) != 0;
     }
 }
 
@@ -508,7 +488,7 @@ void engine_stats(const struct engine *e, struct engine_stats *out)
                                  .groups = e->groups.used,
                                  .leases = e->leases.used,
                                  .dedup_ids = e->dedup.ids,
-                                 .dead_letters = e->dead_letter_count,
+                                 .dead_letters = e->letters_all.count,
                                  .runs_in_memory = e->run_count,
                                  .lanes_in_memory = e->lanes_in_memory,
                                  .lane_bytes = lane_bytes(e),
@@ -526,6 +506,7 @@ void engine_stats(const struct engine *e, struct engine_stats *out)
         out->retained_messages += q->messages;
         out->retained_bytes += q->bytes;
         for (uint32_t g = q->groups; g != 0; g = group_at(e, g)->next) out->cursors += group_at(e, g)->cursor_count;
+        for (uint32_t g = q->retired; g != 0; g = group_at(e, g)->next) out->cursors += group_at(e, g)->cursor_count;
     }
     out->memory_bytes = dedup_memory(&e->dedup) + out->lane_bytes + (uint64_t)e->lanes.used * sizeof(struct lane) +
                         idmap_bytes(&e->partition_names) + (uint64_t)e->leases.used * sizeof(struct lease) +

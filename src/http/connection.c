@@ -156,7 +156,7 @@ static void request_done(struct call *call)
     edge_dirty(r->connection->daemon);
 }
 
-void request_submit(struct request *r, uint32_t deadline_ms, void (*after)(struct request *r))
+static void submit(struct request *r, int64_t from_us, uint32_t deadline_ms, void (*after)(struct request *r))
 {
     struct call *call = &r->call;
     must((r->state == REQUEST_RUNNING || r->state == REQUEST_PARKED) && !r->call_pending);
@@ -164,11 +164,21 @@ void request_submit(struct request *r, uint32_t deadline_ms, void (*after)(struc
     if (deadline_ms > DEADLINE_MS_MAX) deadline_ms = DEADLINE_MS_MAX;
     call->home = r->edge->loop;
     call->done = request_done;
-    call->deadline_us = r->run_us + (int64_t)deadline_ms * 1000;
+    call->deadline_us = from_us + (int64_t)deadline_ms * 1000;
     r->after = after;
     r->call_pending = true;
     r->edge->pending_calls++;
     broker_submit(r->broker, call);
+}
+
+void request_submit(struct request *r, uint32_t deadline_ms, void (*after)(struct request *r))
+{
+    submit(r, r->run_us, deadline_ms, after);
+}
+
+void request_submit_next(struct request *r, uint32_t deadline_ms, void (*after)(struct request *r))
+{
+    submit(r, loop_now_us(r->edge->loop), deadline_ms, after);
 }
 
 void request_wait(struct request *r, void (*after)(struct request *r))

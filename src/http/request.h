@@ -105,6 +105,8 @@ static inline struct slice request_body(const struct request *r)
 /* Gives the call to the broker. The route has filled in kind and what belongs to it; `after` runs when it is done, unless the
  * client is gone, and must make an answer or submit the call again. deadline_ms is clamped to 1..DEADLINE_MS_MAX. */
 void request_submit(struct request *r, uint32_t deadline_ms, void (*after)(struct request *r));
+/* From `after`: the next piece of a work that may take long. Its time begins anew. */
+void request_submit_next(struct request *r, uint32_t deadline_ms, void (*after)(struct request *r));
 
 /* Waits for something else than a call: `after` runs when request_wake was called, on the edge's loop. Whoever will wake it must do so
  * within a bounded time, also when the client is gone. request_wake: any thread, once. */

@@ -15,9 +15,14 @@
  *   body    {"consumerGroup","entries"?:[{"queue","partition"?}]}: without entries all that the group has
  *   answer  200 {"consumerGroup","entries":[{"queue","partition","offset","metadata"}]}: the next offset to read, null without a cursor
  *
- * Each change is one command in the log: it happens for all lanes of it or for none, and survives. A seek moves all lanes of the queue
- * within that command (about 0.5 us each). Long polls of the group are served by what the change makes claimable; of a deleted group they
- * are as newcomers, and make it known again. */
+ * A seek of all lanes goes piece by piece, PIECE_MOST lanes a command (engine/command.h), each proposed when the one before was applied: so
+ * nobody else waits for long. All lanes are put as they would have been when the first piece was applied; what is pushed meanwhile is not
+ * skipped. The same for the queues of a tenant, each of which a delete or a new subscription concerns at one moment. Every piece has the
+ * whole time of a call. When one fails, what came before it has happened: the answer is that of the failed piece, and to send the request
+ * again does it all. So it is when the client leaves.
+ *
+ * Long polls of the group are served by what the change makes claimable; of a deleted group they are as newcomers, and make it known
+ * again. */
 #include <stdio.h>
 
 #include "base/isotime.h"
@@ -37,6 +42,12 @@ static void write_submit(struct request *r, void *data, void (*after)(struct req
     r->call.kind = CALL_WRITE;
     r->call.command = buf_view(&r->command);
     request_submit(r, r->http->config->pop_timeout_ms, after);
+}
+
+static void piece_submit(struct request *r, void (*after)(struct request *r))
+{
+    r->call.command = buf_view(&r->command);
+    request_submit_next(r, r->http->config->pop_timeout_ms, after);
 }
 
 static bool names_fit(struct request *r, struct slice queue, struct slice partition, struct slice group)
@@ -109,14 +120,16 @@ static bool seek_body(struct request *r, struct seek_command *s)
     return false;
 }
 
-static void seek_after(struct request *r)
+struct seek {
+    struct seek_command c;
+    uint64_t lanes;
+};
+
+static void seek_answer(struct request *r, const struct seek *k)
 {
-    const struct seek_command *s = r->route_data;
-    if (!answer_outcome(r)) return;
-    must(r->call.result.kind == COMMAND_SEEK);
-    uint32_t lanes = r->call.result.changed.lanes;
+    const struct seek_command *s = &k->c;
     struct buf *out = &r->out;
-    if (lanes == 0) {
+    if (k->lanes == 0) {
         field_text(out, "{\"success\":false,\"error\":\"No partitions found\",\"consumerGroup\":", s->group);
         field_text(out, ",\"queueName\":", s->queue);
         buf_text(out, ",\"partitionsUpdated\":0}");
@@ -132,14 +145,31 @@ static void seek_after(struct request *r)
         buf_text(out, "null");
     else
         render_time_us(out, s->us);
-    field_number(out, ",\"partitionsUpdated\":", lanes);
+    field_number(out, ",\"partitionsUpdated\":", k->lanes);
     buf_text(out, ",\"updated\":true}");
     answer_json(r, 200);
 }
 
+static void seek_after(struct request *r)
+{
+    struct seek *k = r->route_data;
+    if (!answer_outcome(r)) return;
+    must(r->call.result.kind == COMMAND_SEEK);
+    k->lanes += r->call.result.changed.lanes;
+    if (r->call.result.changed.more) {
+        k->c.piece = r->call.result.changed.next;
+        buf_clear(&r->command);
+        seek_encode(&r->command, &k->c);
+        piece_submit(r, seek_after);
+    } else {
+        seek_answer(r, k);
+    }
+}
+
 static void seek_submit(struct request *r, bool has_partition)
 {
-    struct seek_command *s = arena_zero(request_arena(r), sizeof *s);
+    struct seek *k = arena_zero(request_arena(r), sizeof *k);
+    struct seek_command *s = &k->c;
     *s = (struct seek_command){.tenant = r->tenant,
                                .has_partition = has_partition,
                                .group = r->params[0],
@@ -147,7 +177,7 @@ static void seek_submit(struct request *r, bool has_partition)
                                .partition = has_partition ? r->params[2] : slice_of("")};
     if (!names_fit(r, s->queue, s->partition, s->group) || !seek_body(r, s)) return;
     seek_encode(&r->command, s);
-    write_submit(r, s, seek_after);
+    write_submit(r, k, seek_after);
 }
 
 void route_group_seek(struct request *r)
@@ -162,33 +192,69 @@ void route_group_seek_lane(struct request *r)
 
 /* ---- delete --------------------------------------------------------------------------------------------------------- */
 
-static void delete_after(struct request *r)
+struct deleted_queues { /* of one piece */
+    struct slice *names;
+    uint32_t count;
+    struct deleted_queues *next;
+};
+
+struct group_delete {
+    struct group_delete_command c;
+    uint64_t lanes;
+    struct deleted_queues *first, **last;
+};
+
+static void delete_answer(struct request *r, const struct group_delete *g)
 {
-    const struct group_delete_command *d = r->route_data;
     struct buf *out = &r->out;
-    if (!answer_outcome(r)) return;
-    must(r->call.result.kind == COMMAND_GROUP_DELETE);
-    field_text(out, "{\"success\":true,\"consumerGroup\":", d->group);
-    field_text_or_null(out, ",\"queueName\":", d->queue.len > 0 ? d->queue : slice_make(NULL, 0));
-    field_number(out, ",\"deletedPartitions\":", r->call.result.changed.lanes);
-    field_bool(out, ",\"metadataDeleted\":", !d->keep_registration);
+    bool any = false;
+    field_text(out, "{\"success\":true,\"consumerGroup\":", g->c.group);
+    field_text_or_null(out, ",\"queueName\":", g->c.queue.len > 0 ? g->c.queue : slice_make(NULL, 0));
+    field_number(out, ",\"deletedPartitions\":", g->lanes);
+    field_bool(out, ",\"metadataDeleted\":", !g->c.keep_registration);
     buf_text(out, ",\"queues\":[");
-    for (uint32_t i = 0; i < r->call.result.changed.queue_count; i++)
-        field_text(out, i > 0 ? "," : "", r->call.result.changed.queues[i]);
+    for (const struct deleted_queues *q = g->first; q != NULL; q = q->next) {
+        for (uint32_t i = 0; i < q->count; i++) {
+            field_text(out, any ? "," : "", q->names[i]);
+            any = true;
+        }
+    }
     buf_text(out, "]}");
     answer_json(r, 200);
+}
+
+static void delete_after(struct request *r)
+{
+    struct group_delete *g = r->route_data;
+    if (!answer_outcome(r)) return;
+    must(r->call.result.kind == COMMAND_GROUP_DELETE);
+    struct deleted_queues *q = arena_zero(request_arena(r), sizeof *q);
+    q->names = r->call.result.changed.queues;
+    q->count = r->call.result.changed.queue_count;
+    *g->last = q;
+    g->last = &q->next;
+    g->lanes += r->call.result.changed.lanes;
+    if (r->call.result.changed.more) {
+        g->c.piece = r->call.result.changed.next;
+        buf_clear(&r->command);
+        group_delete_encode(&r->command, &g->c);
+        piece_submit(r, delete_after);
+    } else {
+        delete_answer(r, g);
+    }
 }
 
 static void delete_submit(struct request *r, struct slice queue)
 {
     bool metadata = true, given;
-    struct group_delete_command *d = arena_zero(request_arena(r), sizeof *d);
+    struct group_delete *g = arena_zero(request_arena(r), sizeof *g);
     if (!query_bool(r, "deleteMetadata", &metadata, &given)) return;
-    *d = (struct group_delete_command){
+    g->last = &g->first;
+    g->c = (struct group_delete_command){
         .tenant = r->tenant, .keep_registration = !metadata, .group = r->params[0], .queue = queue};
-    if (!names_fit(r, queue, slice_of(""), d->group)) return;
-    group_delete_encode(&r->command, d);
-    write_submit(r, d, delete_after);
+    if (!names_fit(r, queue, slice_of(""), g->c.group)) return;
+    group_delete_encode(&r->command, &g->c);
+    write_submit(r, g, delete_after);
 }
 
 void route_group_delete(struct request *r)
@@ -203,15 +269,28 @@ void route_group_delete_queue(struct request *r)
 
 /* ---- subscription --------------------------------------------------------------------------------------------------- */
 
+struct subscription {
+    struct subscription_command c;
+    uint64_t rows;
+};
+
 static void subscription_after(struct request *r)
 {
-    const struct subscription_command *s = r->route_data;
+    struct subscription *s = r->route_data;
     if (!answer_outcome(r)) return;
     must(r->call.result.kind == COMMAND_SUBSCRIPTION);
-    field_text(&r->out, "{\"success\":true,\"consumerGroup\":", s->group);
+    s->rows += r->call.result.changed.lanes;
+    if (r->call.result.changed.more) {
+        s->c.piece = r->call.result.changed.next;
+        buf_clear(&r->command);
+        subscription_encode(&r->command, &s->c);
+        piece_submit(r, subscription_after);
+        return;
+    }
+    field_text(&r->out, "{\"success\":true,\"consumerGroup\":", s->c.group);
     buf_text(&r->out, ",\"newTimestamp\":");
-    render_time_us(&r->out, s->us);
-    field_number(&r->out, ",\"rowsUpdated\":", r->call.result.changed.lanes);
+    render_time_us(&r->out, s->c.us);
+    field_number(&r->out, ",\"rowsUpdated\":", s->rows);
     buf_byte(&r->out, '}');
     answer_json(r, 200);
 }
@@ -237,15 +316,15 @@ void route_group_subscription(struct request *r)
 {
     struct json j;
     bool given = false;
-    struct subscription_command *s = arena_zero(request_arena(r), sizeof *s);
-    *s = (struct subscription_command){.tenant = r->tenant, .group = r->params[0]};
-    if (!names_fit(r, slice_of(""), slice_of(""), s->group)) return;
+    struct subscription *s = arena_zero(request_arena(r), sizeof *s);
+    s->c = (struct subscription_command){.tenant = r->tenant, .group = r->params[0]};
+    if (!names_fit(r, slice_of(""), slice_of(""), s->c.group)) return;
     json_open(&j, request_body(r), request_arena(r));
-    if (!subscription_read(&j, &s->us, &given) || !given) {
+    if (!subscription_read(&j, &s->c.us, &given) || !given) {
         answer_error(r, 400, "bad_request", "subscriptionTimestamp: an ISO time is required");
         return;
     }
-    subscription_encode(&r->command, s);
+    subscription_encode(&r->command, &s->c);
     write_submit(r, s, subscription_after);
 }
 

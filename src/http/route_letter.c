@@ -26,7 +26,13 @@
 #include "http/route.h"
 #include "http/visit.h"
 
-enum { LETTERS_A_VISIT = 128, LETTERS_LOOKED_MAX = 100000, LETTERS_DELETED_MAX = 10000, LETTER_NAME_BYTES = 4 + UUID_TEXT };
+enum {
+    LETTERS_A_PIECE = 500,
+    LETTERS_A_VISIT = 128,
+    LETTERS_LOOKED_MAX = 100000,
+    LETTERS_DELETED_MAX = 10000,
+    LETTER_NAME_BYTES = 4 + UUID_TEXT
+};
 
 /* ---- finding -------------------------------------------------------------------------------------------------------- */
 
@@ -36,7 +42,8 @@ struct letters {
     uint64_t before, looked;
     /* to delete */
     char *found; /* sequences, u64 each */
-    uint32_t count, cap;
+    uint32_t count, cap, given;
+    uint64_t deleted;
     /* to move */
     struct uuid id;
     bool by_id;
@@ -281,22 +288,38 @@ static void delete_submit(struct request *r, struct letters_delete_command *d, v
     request_submit(r, r->http->config->pop_timeout_ms, after);
 }
 
+struct dlq_delete {
+    struct letters_delete_command c;
+    uint64_t letters;
+};
+
 static void dlq_delete_after(struct request *r)
 {
-    const struct letters_delete_command *d = r->route_data;
+    struct dlq_delete *d = r->route_data;
     if (!answer_outcome(r)) return;
     must(r->call.result.kind == COMMAND_LETTERS_DELETE);
-    field_text(&r->out, "{\"success\":true,\"queue\":", d->queue);
-    field_text_or_null(&r->out, ",\"consumerGroup\":", d->group.len > 0 ? d->group : slice_make(NULL, 0));
-    field_number(&r->out, ",\"deleted\":", r->call.result.changed.lanes);
+    d->letters += r->call.result.changed.lanes;
+    if (r->call.result.changed.more) {
+        d->c.piece = r->call.result.changed.next;
+        buf_clear(&r->command);
+        letters_delete_encode(&r->command, &d->c);
+        r->call.command = buf_view(&r->command);
+        request_submit_next(r, r->http->config->pop_timeout_ms, dlq_delete_after);
+        return;
+    }
+    field_text(&r->out, "{\"success\":true,\"queue\":", d->c.queue);
+    field_text_or_null(&r->out, ",\"consumerGroup\":", d->c.group.len > 0 ? d->c.group : slice_make(NULL, 0));
+    field_number(&r->out, ",\"deleted\":", d->letters);
     buf_byte(&r->out, '}');
     answer_json(r, 200);
 }
 
 void route_dlq_delete(struct request *r)
 {
-    struct letters_delete_command *d = arena_zero(request_arena(r), sizeof *d);
+    struct dlq_delete *data = arena_zero(request_arena(r), sizeof *data);
+    struct letters_delete_command *d = &data->c;
     d->queue = d->group = slice_of("");
+    d->piece.most = LETTERS_A_PIECE;
     if (!query_text(r, "queue", &d->queue)) {
         buf_text(&r->out,
                  "{\"success\":false,\"error\":\"queue required\",\"message\":\"the query parameter queue is required\"}");
@@ -308,7 +331,7 @@ void route_dlq_delete(struct request *r)
         answer_name_too_long(r);
         return;
     }
-    delete_submit(r, d, d, dlq_delete_after);
+    delete_submit(r, d, data, dlq_delete_after);
 }
 
 static bool letter_collect(struct request *r, struct letters *l, const struct dead_letter_view *v, uint64_t sequence)
@@ -349,21 +372,33 @@ static void message_deleted(struct request *r, uint64_t count)
     answer_json(r, count > 0 ? 200 : 404);
 }
 
+static void message_delete_found(struct request *r, void *data);
+
 static void message_delete_after(struct request *r)
 {
+    struct letters *l = r->route_data;
     if (!answer_outcome(r)) return;
     must(r->call.result.kind == COMMAND_LETTERS_DELETE);
-    message_deleted(r, r->call.result.changed.lanes);
+    l->deleted += r->call.result.changed.lanes;
+    message_delete_found(r, l);
 }
 
+/* Of those found, the next LETTERS_A_PIECE. */
 static void message_delete_found(struct request *r, void *data)
 {
-    const struct letters *l = data;
-    struct letters_delete_command d = {.count = l->count, .sequences = l->found, .queue = slice_of(""), .group = slice_of("")};
-    if (l->count > 0)
-        delete_submit(r, &d, data, message_delete_after);
-    else
-        message_deleted(r, 0);
+    struct letters *l = data;
+    uint32_t left = l->count - l->given;
+    struct letters_delete_command d = {.count = left < LETTERS_A_PIECE ? left : LETTERS_A_PIECE,
+                                       .sequences = l->found + (size_t)l->given * sizeof(uint64_t),
+                                       .queue = slice_of(""),
+                                       .group = slice_of("")};
+    if (left == 0) {
+        message_deleted(r, l->deleted);
+        return;
+    }
+    l->given += d.count;
+    buf_clear(&r->command);
+    delete_submit(r, &d, data, message_delete_after);
 }
 
 void route_message_delete(struct request *r)

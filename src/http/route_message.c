@@ -416,16 +416,6 @@ struct find {
     uint64_t offset, bytes;
 };
 
-/* The letter that holds this message, the newest of any group. */
-static bool letter_of(struct engine *e, uint32_t lane, uint64_t offset, struct dead_letter_view *out)
-{
-    uint64_t before = UINT64_MAX;
-    while (engine_dead_letter_in(e, lane, &before, out)) {
-        if (out->offset == offset) return true;
-    }
-    return false;
-}
-
 static void consumers_render(struct buf *out, const struct consumers *c, uint64_t offset)
 {
     bool first = true;
@@ -450,7 +440,7 @@ static void detail_render(struct request *r, struct buf *out, struct engine *e, 
     struct consumers consumers = {0};
     struct consume_modes modes = {0};
     uint64_t offset = v->piece.first_offset;
-    bool dead = letter_of(e, v->lane.number, offset, &letter);
+    bool dead = engine_dead_letter_at(e, v->lane.number, offset, &letter);
     consumers_of(&consumers, e, now, &v->lane);
     modes_add(&modes, e, v->queue.number);
     v->status = message_status_of(&consumers, offset, dead, &v->consumed);

@@ -286,43 +286,100 @@ static void random_letter_move(struct buf *b, struct arena *a, struct engine *e)
     letter_move_end(b, at);
 }
 
+/* What the last answer said about how a piece goes on; names are static text. */
+static struct {
+    bool seek, group_delete, subscription, letters;
+    struct seek_command s;
+    struct group_delete_command g;
+    struct subscription_command u;
+    struct letters_delete_command l;
+} pending;
+static uint8_t pending_kind; /* of the command written last */
+
+static struct slice static_name(const char *prefix, uint32_t n)
+{
+    static char names[3][8][16];
+    char *name = names[prefix[0] == 'q' ? 0 : prefix[0] == 'l' ? 1 : 2][n];
+    snprintf(name, 16, "%s%u", prefix, n);
+    return slice_of(name);
+}
+
 static void random_admin(struct buf *b, struct arena *a, struct engine *e)
 {
     uint64_t sequence;
-    struct slice queue = name_of(a, "queue-", rng(QUEUES)), group = group_name(a, rng(GROUPS + 1));
+    struct slice queue = static_name("queue-", rng(QUEUES));
+    uint32_t g = rng(GROUPS + 1);
+    struct slice group = g == GROUPS ? slice_of(QUEUE_MODE_GROUP) : static_name("group-", g);
     switch (rng(6)) {
     case 0:
     case 1:
-        seek_encode(b, &(struct seek_command){.tenant = KIT_TENANT,
+        if (!pending.seek || rng(4) == 0) {
+            pending.s = (struct seek_command){.tenant = KIT_TENANT,
                                               .to_end = rng(2) == 0,
                                               .has_partition = rng(2) == 0,
                                               .us = INT64_C(1900000000000000) + rng(2000) * 1000000,
                                               .group = group,
                                               .queue = queue,
-                                              .partition = name_of(a, "lane-", rng(LANES))});
+                                              .partition = static_name("lane-", rng(LANES)),
+                                              .piece = {.most = 1 + rng(4)}};
+        }
+        pending.seek = false;
+        pending_kind = COMMAND_SEEK;
+        seek_encode(b, &pending.s);
         return;
     case 2:
-        group_delete_encode(b, &(struct group_delete_command){.tenant = KIT_TENANT,
-                                                              .keep_registration = rng(2) == 0,
-                                                              .group = group,
-                                                              .queue = rng(3) == 0 ? slice_of("") : queue});
+        if (!pending.group_delete || rng(4) == 0) {
+            pending.g = (struct group_delete_command){.tenant = KIT_TENANT,
+                                                      .keep_registration = rng(2) == 0,
+                                                      .group = group,
+                                                      .queue = rng(3) == 0 ? slice_of("") : queue,
+                                                      .piece = {.most = 1 + rng(4)}};
+        }
+        pending.group_delete = false;
+        pending_kind = COMMAND_GROUP_DELETE;
+        group_delete_encode(b, &pending.g);
         return;
     case 3:
-        subscription_encode(b, &(struct subscription_command){.tenant = KIT_TENANT,
-                                                              .us = INT64_C(1900000000000000) + rng(2000) * 1000000,
-                                                              .group = group});
+        if (!pending.subscription || rng(4) == 0) {
+            pending.u = (struct subscription_command){.tenant = KIT_TENANT,
+                                                      .us = INT64_C(1900000000000000) + rng(2000) * 1000000,
+                                                      .group = group,
+                                                      .piece = {.most = 1 + rng(4)}};
+        }
+        pending.subscription = false;
+        pending_kind = COMMAND_SUBSCRIPTION;
+        subscription_encode(b, &pending.u);
         return;
     case 4:
         random_letter(e, &sequence);
-        letters_delete_encode(b, &(struct letters_delete_command){.tenant = KIT_TENANT,
-                                                                  .count = rng(3) == 0 ? 0 : 1,
-                                                                  .sequences = (const char *)&sequence,
-                                                                  .queue = queue,
-                                                                  .group = rng(2) == 0 ? slice_of("") : group});
+        if (!pending.letters || rng(4) == 0) {
+            pending.l = (struct letters_delete_command){.tenant = KIT_TENANT,
+                                                        .count = rng(3) == 0 ? 0 : 1,
+                                                        .sequences = (const char *)&sequence,
+                                                        .queue = queue,
+                                                        .group = rng(2) == 0 ? slice_of("") : group,
+                                                        .piece = {.most = 1 + rng(4)}};
+        }
+        pending.letters = false;
+        pending_kind = COMMAND_LETTERS_DELETE;
+        letters_delete_encode(b, &pending.l);
         return;
     default:
         random_letter_move(b, a, e);
     }
+}
+
+static void remember_piece(const struct engine_result *r)
+{
+    if (r->kind != pending_kind || !r->changed.more) return;
+    pending.seek |= r->kind == COMMAND_SEEK;
+    pending.group_delete |= r->kind == COMMAND_GROUP_DELETE;
+    pending.subscription |= r->kind == COMMAND_SUBSCRIPTION;
+    pending.letters |= r->kind == COMMAND_LETTERS_DELETE;
+    if (r->kind == COMMAND_SEEK) pending.s.piece = r->changed.next;
+    if (r->kind == COMMAND_GROUP_DELETE) pending.g.piece = r->changed.next;
+    if (r->kind == COMMAND_SUBSCRIPTION) pending.u.piece = r->changed.next;
+    if (r->kind == COMMAND_LETTERS_DELETE) pending.l.piece = r->changed.next;
 }
 
 static struct engine *stream_engine; /* of the stream being made up */
@@ -424,6 +481,7 @@ static void stream_run(struct kit *k, uint64_t *refused)
     struct arena a;
     arena_init(&a);
     stream_engine = k->e;
+    memset(&pending, 0, sizeof pending);
     for (int step = 0; step < STEPS; step++) {
         struct buf b = {0};
         uint32_t count = 1 + rng(3);
@@ -437,6 +495,8 @@ static void stream_run(struct kit *k, uint64_t *refused)
         kit_entry(k, buf_view(&b), count);
         refused[k->log->count - 1] = k->refused;
         remember(&m, k->log, &k->result);
+        if (pending_kind != 0) remember_piece(&k->result);
+        pending_kind = 0;
         kit_pass(k, rng(60) == 0 ? rng(900000000) : rng(4) == 0 ? rng(4000000) : rng(1000));
         buf_free(&b);
         arena_reset(&a);
