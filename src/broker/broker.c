@@ -113,7 +113,7 @@ static bool segments_check(struct broker *b, struct buf *error)
     uint64_t bytes = b->config.segment_bytes, end = log_end_pos(log);
     must(bytes == log_segment_bytes(log));
     for (uint64_t at = 0; at * bytes < end; at++) {
-        uint64_t live = engine_segment_live(b->engine, at);
+        uint64_t live = engine_segment_live(b->engine, at * bytes);
         uint64_t first = at * bytes, last = first + bytes < end ? first + bytes : end;
         if (live == 0 || log_covers(log, first, last)) continue;
         buf_printf(error,
@@ -295,7 +295,8 @@ static bool store_start(struct broker *b, struct store_mark *mark, int *exit_cod
 static void keeper_start(struct broker *b, const struct store_mark *mark)
 {
     struct keeper *k = &b->keeper;
-    k->cut_index = k->flush_index = k->durable_index = k->seen_index = mark->index;
+    k->flush_index = k->durable_index = mark->index;
+    k->cut_revision = k->flush_revision = k->durable_revision = k->seen_revision = engine_revision(b->engine);
     k->applied_term = mark->term;
     k->flush_pos = k->durable_pos = mark->scan_pos;
     k->timer.fire = keeper_fire;

@@ -246,16 +246,17 @@ struct home {
     struct call *first, *last;
 };
 
-/* A log segment that nothing live points into, and the entry whose state said so first. */
+/* A log segment that nothing live points into, and the state that said so first (engine_revision). */
 struct dead_segment {
-    uint64_t first_pos, seen_index;
+    uint64_t first_pos, seen_revision;
 };
 
 struct keeper {
-    uint64_t cut_index, flush_index; /* highest index given to the store, with a flush */
-    uint64_t durable_index, durable_pos;
+    uint64_t cut_revision, flush_revision, durable_revision; /* given to the store, with a flush; durable there */
+    uint64_t cuts[CUTS_WAITING_MAX];                         /* revisions of those that wait for the store */
+    uint64_t flush_index, durable_index, durable_pos;
     uint64_t flush_pos; /* end of the log when the last flush was asked for */
-    uint64_t applied_term, seen_index;
+    uint64_t applied_term, seen_revision;
     int64_t unflushed_since_us; /* 0 = everything applied is flushed or being flushed */
     int64_t idle_at_us;
     bool gives_back; /* memory, when housekeeping is done */

@@ -60,13 +60,13 @@ static bool segment_wanted(void *ctx, uint64_t first_pos, uint64_t end_pos)
     uint64_t bytes = b->config.segment_bytes;
     if (cold_wants(b, first_pos, end_pos)) return true;
     for (uint64_t at = first_pos / bytes; at <= (end_pos - 1) / bytes; at++) {
-        if (engine_segment_live(b->engine, at) > 0) return true;
+        if (engine_segment_live(b->engine, at * bytes) > 0) return true;
     }
     while (k->dead_next < k->dead_count && k->dead[k->dead_next].first_pos < first_pos) k->dead_next++;
     bool known = k->dead_next < k->dead_count && k->dead[k->dead_next].first_pos == first_pos;
-    struct dead_segment d = {.first_pos = first_pos, .seen_index = engine_applied_index(b->engine)};
+    struct dead_segment d = {.first_pos = first_pos, .seen_revision = engine_revision(b->engine)};
     if (known) d = k->dead[k->dead_next++];
-    if (d.seen_index <= k->durable_index) return false;
+    if (d.seen_revision <= k->durable_revision) return false;
     dead_keep(k, d);
     return true;
 }
@@ -94,9 +94,12 @@ static void behind_set(struct broker *b)
 static void cut_written(void *ctx, struct store_mark mark)
 {
     struct broker *b = ctx;
-    must(b->keeper.cuts_waiting > 0);
-    b->keeper.cuts_waiting--;
-    engine_cut_stored(b->engine, mark.index);
+    struct keeper *k = &b->keeper;
+    (void)mark;
+    must(k->cuts_waiting > 0);
+    engine_cut_stored(b->engine, k->cuts[0]);
+    k->cuts_waiting--;
+    memmove(k->cuts, k->cuts + 1, k->cuts_waiting * sizeof k->cuts[0]);
     inbox_kick(b);
 }
 
@@ -106,6 +109,7 @@ static void cut_flushed(void *ctx, struct store_mark mark)
     struct keeper *k = &b->keeper;
     k->flush_waiting = false;
     k->durable_index = mark.index;
+    k->durable_revision = k->flush_revision;
     k->durable_pos = k->flush_pos;
     log_cut(b);
     log_idle(replica_log(b->replica));
@@ -123,10 +127,12 @@ static void cut_submit(struct broker *b, bool flush)
     engine_cut(b->engine, &rows);
     uint64_t index = engine_applied_index(b->engine);
     struct store_mark mark = {.index = index, .term = k->applied_term, .scan_pos = replica_scan_pos(b->replica, index)};
-    k->cut_index = index;
-    k->cuts_waiting++;
+    k->cut_revision = engine_revision(b->engine);
+    must(k->cuts_waiting < CUTS_WAITING_MAX);
+    k->cuts[k->cuts_waiting++] = k->cut_revision;
     if (flush) {
         k->flush_index = index;
+        k->flush_revision = k->cut_revision;
         k->flush_pos = log_end_pos(replica_log(b->replica));
         k->flush_waiting = true;
         k->unflushed_since_us = 0;
@@ -137,7 +143,7 @@ static void cut_submit(struct broker *b, bool flush)
 bool keeper_cut(struct broker *b)
 {
     struct keeper *k = &b->keeper;
-    if (k->cut_index == engine_applied_index(b->engine)) return true;
+    if (k->cut_revision == engine_revision(b->engine)) return true;
     if (k->cuts_waiting >= CUTS_WAITING_MAX) return false;
     cut_submit(b, false);
     return true;
@@ -197,14 +203,14 @@ bool keeper_turn(struct broker *b)
         k->gives_back = false;
         memory_give_back();
     }
-    uint64_t applied = engine_applied_index(b->engine);
-    if (applied > k->flush_index) {
+    uint64_t revision = engine_revision(b->engine);
+    if (revision > k->flush_revision) {
         if (k->unflushed_since_us == 0) k->unflushed_since_us = b->mono_us;
-        if (applied > k->seen_index) k->idle_at_us = b->mono_us + CACHE_AGE_US + 1000000;
-        if (applied > k->seen_index) behind_set(b);
-        k->seen_index = applied;
+        if (revision > k->seen_revision) k->idle_at_us = b->mono_us + CACHE_AGE_US + 1000000;
+        if (revision > k->seen_revision) behind_set(b);
+        k->seen_revision = revision;
         bool flush = flush_due(b);
-        bool cut = flush || (applied > k->cut_index && engine_cut_size(b->engine) >= CUT_ROWS);
+        bool cut = flush || (revision > k->cut_revision && engine_cut_size(b->engine) >= CUT_ROWS);
         if (cut && k->cuts_waiting < CUTS_WAITING_MAX) cut_submit(b, flush);
     }
     timer_arm(b);
@@ -214,5 +220,5 @@ bool keeper_turn(struct broker *b)
 bool keeper_settled(struct broker *b)
 {
     const struct keeper *k = &b->keeper;
-    return k->cuts_waiting == 0 && !k->flush_waiting && k->durable_index >= engine_applied_index(b->engine);
+    return k->cuts_waiting == 0 && !k->flush_waiting && k->durable_revision >= engine_revision(b->engine);
 }

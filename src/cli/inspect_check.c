@@ -216,7 +216,7 @@ static void rows_check(struct check *c, uint64_t segment_bytes)
     if (c->row_wrong != NULL) inspect_find(c->i, g->dir, UINT64_MAX, "store: %s", c->row_wrong);
     uint64_t end = g->segment_count == 0 ? 0 : g->segments[g->segment_count - 1].walk.first_pos + segment_bytes;
     for (uint64_t at = 0; status == STORE_OK && c->row_wrong == NULL && segment_bytes > 0 && at * segment_bytes < end; at++) {
-        uint64_t live = engine_segment_live(c->engine, at);
+        uint64_t live = engine_segment_live(c->engine, at * segment_bytes);
         if (live == 0 || segment_holding(g, at * segment_bytes) != NULL) continue;
         inspect_find(c->i, g->dir, UINT64_MAX,
                      "the segment log/%016" PRIx64 ".seg is missing, but %" PRIu64 " bytes of messages in it are wanted",

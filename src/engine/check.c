@@ -5,14 +5,14 @@
 
 struct sums {
     struct engine *e;
-    struct segments live;
+    struct segments live[HOME_COUNT];
     uint64_t messages, bytes, next;
     bool gap;
 };
 
 static void live_add(struct sums *s, uint64_t where, uint64_t bytes)
 {
-    segments_add(&s->live, where >> s->e->options.segment_shift, bytes);
+    segments_hold(s->e, s->live, where, bytes);
 }
 
 static void run_count_up(void *ctx, const struct run *r)
@@ -48,13 +48,14 @@ static const char *queue_check(struct sums *s, const struct queue *q)
     return bytes == q->bytes ? NULL : "a queue's bytes are not those of its lanes";
 }
 
-static const char *segments_compare(const struct engine *e, const struct segments *live)
+static const char *segments_compare(const struct engine *e, int home, const struct segments *live)
 {
-    uint64_t held = 0, wanted = 0;
-    for (uint64_t i = 0; i < e->segments.count; i++) held += e->segments.bytes[i];
+    uint64_t held = 0, wanted = 0, top = home == HOME_ARCHIVE ? PLACE_ARCHIVE : 0;
+    for (uint64_t i = 0; i < e->segments[home].count; i++) held += e->segments[home].bytes[i];
     for (uint64_t i = 0; i < live->count; i++) {
         wanted += live->bytes[i];
-        if (engine_segment_live(e, live->base + i) != live->bytes[i]) return "a segment's live bytes are wrong";
+        if (engine_segment_live(e, top | (live->base + i) << e->options.segment_shift) != live->bytes[i])
+            return "a segment's live bytes are wrong";
     }
     return held == wanted ? NULL : "a segment is held by nothing";
 }
@@ -90,8 +91,10 @@ const char *engine_check(struct engine *e)
     }
     struct tree_place place = tree_seek(&e->timer_order, slice_of(""));
     for (uint32_t at; (at = tree_next(&place)) != 0;) live_add(&s, timer_at(e, at)->where, timer_at(e, at)->item_bytes);
-    if (wrong == NULL) wrong = segments_compare(e, &s.live);
+    for (int home = 0; home < HOME_COUNT; home++) {
+        if (wrong == NULL) wrong = segments_compare(e, home, &s.live[home]);
+        free(s.live[home].bytes);
+    }
     if (wrong == NULL) wrong = kv_check(e);
-    free(s.live.bytes);
     return wrong;
 }

@@ -39,6 +39,15 @@ void segments_add(struct segments *s, uint64_t segment, uint64_t bytes)
     s->bytes[segment - s->base] += bytes;
 }
 
+void segments_shorten(struct segments *s)
+{
+    uint64_t empty = 0;
+    while (empty < s->count && s->bytes[empty] == 0) empty++;
+    s->base += empty;
+    s->count -= empty;
+    if (empty > 0 && s->count > 0) memmove(s->bytes, s->bytes + empty, s->count * sizeof s->bytes[0]);
+}
+
 void segments_subtract(struct segments *s, struct segments *less)
 {
     for (uint64_t i = 0; i < less->count; i++) {
@@ -47,33 +56,36 @@ void segments_subtract(struct segments *s, struct segments *less)
         must(less->base + i >= s->base && at < s->count && s->bytes[at] >= less->bytes[i]);
         s->bytes[at] -= less->bytes[i];
     }
-    uint64_t empty = 0;
-    while (empty < s->count && s->bytes[empty] == 0) empty++;
-    s->base += empty;
-    s->count -= empty;
-    if (empty > 0 && s->count > 0) memmove(s->bytes, s->bytes + empty, s->count * sizeof s->bytes[0]);
+    segments_shorten(s);
     free(less->bytes);
     *less = (struct segments){0};
 }
 
+void segments_hold(struct engine *e, struct segments homes[HOME_COUNT], uint64_t where, uint64_t bytes)
+{
+    int home = where & PLACE_ARCHIVE ? HOME_ARCHIVE : HOME_LOG;
+    segments_add(&homes[home], (where & ~PLACE_ARCHIVE) >> e->options.segment_shift, bytes);
+}
+
 void segment_hold(struct engine *e, uint64_t where, uint64_t bytes)
 {
-    segments_add(&e->segments, where >> e->options.segment_shift, bytes);
+    segments_hold(e, e->segments, where, bytes);
     e->segments_dirty = true;
 }
 
 void segment_release(struct engine *e, uint64_t where, uint64_t bytes)
 {
-    struct segments *s = &e->segments;
-    uint64_t segment = where >> e->options.segment_shift;
+    struct segments *s = &e->segments[where & PLACE_ARCHIVE ? HOME_ARCHIVE : HOME_LOG];
+    uint64_t segment = (where & ~PLACE_ARCHIVE) >> e->options.segment_shift;
     must(segment >= s->base && segment - s->base < s->count && s->bytes[segment - s->base] >= bytes);
     s->bytes[segment - s->base] -= bytes;
     e->segments_dirty = true;
 }
 
-uint64_t engine_segment_live(const struct engine *e, uint64_t segment)
+uint64_t engine_segment_live(const struct engine *e, uint64_t where)
 {
-    const struct segments *s = &e->segments;
+    const struct segments *s = &e->segments[where & PLACE_ARCHIVE ? HOME_ARCHIVE : HOME_LOG];
+    uint64_t segment = (where & ~PLACE_ARCHIVE) >> e->options.segment_shift;
     if (segment < s->base || segment - s->base >= s->count) return 0;
     return s->bytes[segment - s->base];
 }
@@ -95,6 +107,7 @@ struct engine *engine_new(const struct engine_options *o)
     letters_init(e);
     kv_init(e);
     timers_init(e);
+    moved_init(e);
     return e;
 }
 
@@ -148,8 +161,11 @@ void engine_free(struct engine *e)
                                &e->gone_queues,  &e->reaping,      &e->retiring,         &e->loaded_ready};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) free(lists[i]->at);
     free(e->cut_parts);
-    free(e->segments.bytes);
-    free(e->reaped.bytes);
+    for (int i = 0; i < HOME_COUNT; i++) {
+        free(e->segments[i].bytes);
+        free(e->reaped[i].bytes);
+    }
+    moved_free(e);
     free(e);
 }
 

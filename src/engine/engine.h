@@ -514,6 +514,7 @@ struct engine_stats {
     int64_t timer_first_us; /* when the first timer is due, wall time; 0 = none is pending */
     uint64_t queues, partitions, groups, cursors, leases, dedup_ids, dead_letters, runs_in_memory;
     uint64_t retained_messages, retained_bytes;
+    uint64_t log_live_bytes, archive_live_bytes;                       /* payloads at home there */
     uint64_t memory_bytes;                                             /* estimate of the engine's tables */
     uint64_t lanes_in_memory, lane_bytes, dedup_bytes, kv_value_bytes; /* what of the budgets is used */
     uint64_t unstored_bytes; /* KV values that the store does not have yet: in memory whatever the budget */
@@ -543,8 +544,10 @@ struct engine_rows {
 /* Rows changed since the last cut, as a consistent state at engine_applied_index. Cost: proportional to what changed. */
 void engine_cut(struct engine *e, const struct engine_rows *rows);
 uint64_t engine_cut_size(const struct engine *e); /* about how many rows a cut would give now */
-/* All cuts up to the given applied index are stored (readable through engine_cold): what only waited for that may leave memory. */
-void engine_cut_stored(struct engine *e, uint64_t applied_index);
+/* Rises with everything that a cut could show: entries, and places that change between them. It begins at the applied index. */
+uint64_t engine_revision(const struct engine *e);
+/* All cuts up to the one taken at this revision are stored (readable through engine_cold): what only waited for that may leave memory. */
+void engine_cut_stored(struct engine *e, uint64_t revision);
 
 /* Start: rows in key order, from the empty key to ENGINE_ROWS_LOADED_END (rows behind it stay cold), then loaded. NULL or the
  * reason why the row cannot be (damage). */
@@ -552,7 +555,46 @@ void engine_cut_stored(struct engine *e, uint64_t applied_index);
 const char *engine_load_row(struct engine *e, struct slice key, struct slice value);
 const char *engine_loaded(struct engine *e, uint64_t applied_index);
 
-/* Live payload bytes whose place is in the segment `where >> segment_shift`; a segment with 0 holds nothing wanted. */
-uint64_t engine_segment_live(const struct engine *e, uint64_t segment);
+/* Live payload bytes in the segment of the log, or of the archive, that holds the place `where`; one with 0 holds nothing wanted. */
+uint64_t engine_segment_live(const struct engine *e, uint64_t where);
+/* The archive's segment with live bytes that lies last: the place it begins at, 0 when there is none. */
+uint64_t engine_archive_last(const struct engine *e);
+
+/* ---- moving payloads: node-local, between entries ------------------------------------------------------------------
+ *
+ * Who copies what is still wanted of a segment asks for its holders, copies their blocks and says where they are now. Between the two, holders
+ * may be given up or change; engine_move then does nothing. Rows that hold the places are in the next cut; until that one is durable the
+ * segment they left must stay. */
+enum holder_kind { HOLDER_RUN, HOLDER_TIMER, HOLDER_LETTER };
+
+struct holder {
+    uint64_t where;  /* of the block */
+    uint64_t number; /* run: its first offset; timer, letter: sequence */
+    int64_t us;      /* run: createdAt; timer: when it is due */
+    uint32_t bytes;  /* of the block */
+    uint32_t at;     /* run: the lane's number; timer: the engine's own */
+    uint8_t kind;    /* enum holder_kind */
+};
+
+/* A lane whose runs are looked at, by number or, 0, by its names (which must live on). */
+struct lane_look {
+    uint32_t partition;
+    struct uuid tenant;
+    struct slice queue, lane;
+    int64_t from_us, until_us; /* createdAt of what may be wanted */
+    uint64_t next;             /* 0 to begin; where it goes on */
+    bool pushed;               /* only what was pushed into [first, end) counts, nothing that a timer fired */
+};
+
+/* Holders in [first, end), `found` for each; at most about `looks` are looked at. True: there are no more; else call again. */
+bool engine_lane_holders(struct engine *e, struct lane_look *l, uint64_t first, uint64_t end, uint32_t looks,
+                         void (*found)(void *ctx, const struct holder *h), void *ctx);
+/* The same of all timers and dead letters; `next` 0 to begin. */
+bool engine_timer_holders(struct engine *e, uint64_t *next, uint64_t first, uint64_t end, uint32_t looks,
+                          void (*found)(void *ctx, const struct holder *h), void *ctx);
+bool engine_letter_holders(struct engine *e, uint64_t *next, uint64_t first, uint64_t end, uint32_t looks,
+                           void (*found)(void *ctx, const struct holder *h), void *ctx);
+/* Its block is now at `to`. False: it is not at h->where any more, or so new that its row is under way. Reads the store. */
+bool engine_move(struct engine *e, const struct holder *h, uint64_t to);
 
 #endif

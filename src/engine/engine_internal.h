@@ -21,6 +21,7 @@
 #include "engine/dedup.h"
 #include "engine/engine.h"
 #include "engine/idmap.h"
+#include "engine/row.h"
 #include "engine/slab.h"
 #include "engine/tree.h"
 
@@ -62,7 +63,7 @@ struct partition {
     int64_t created_us, last_created_us;
     int64_t start_us; /* createdAt of the oldest retained message; of no meaning in an empty lane */
     uint64_t bytes;
-    uint64_t cut_index;              /* applied index of the last cut that had a row of it or of its cursors */
+    uint64_t cut_revision;           /* of the last cut that had a row of it or of its cursors */
     struct partition *newer, *older; /* of those in memory */
     struct run *runs;                /* the newest runs; what is missing at the front is stored */
     char name[];
@@ -148,7 +149,7 @@ struct dedup_chunk {
 
 /* A cut that the store has not confirmed: which partitions' runs become readable with it. */
 struct cut_part {
-    uint64_t applied_index;
+    uint64_t revision;
     uint32_t partition;
     uint64_t tail;
 };
@@ -205,7 +206,7 @@ enum { KV_PATH_MAX = 16 + KV_NAME_SPACE_BYTES_MAX + 1 + KV_KEY_BYTES_MAX };
 
 /* A row in a cut that the store has not confirmed. */
 struct kv_cut {
-    uint64_t applied_index, version;
+    uint64_t revision, version;
     uint32_t row;
 };
 
@@ -248,6 +249,29 @@ struct segments {
     uint64_t base, count;
 };
 
+/* Where payloads are at home: the log, the archive. */
+enum { HOME_LOG, HOME_ARCHIVE, HOME_COUNT };
+
+/* A row of runs whose places changed and that the store does not have yet: place.c. */
+struct moved_row {
+    char *value;
+    size_t len;
+    uint64_t cut_revision; /* of the cut that had it */
+    uint32_t queue, partition;
+    bool gone, dirty; /* dirty: in no cut yet */
+    unsigned char key[RUN_KEY_BYTES];
+};
+
+struct moved {
+    struct slab rows;
+    struct idmap keys;
+    struct numbers list;  /* of rows */
+    uint32_t dirty, last; /* rows that are dirty; the row of the last run moved */
+    uint64_t count;       /* moves ever: part of the revision */
+    uint32_t letter_count;
+    struct buf letters; /* rows of letters that moved since the last cut: struct moved_letter and value, each */
+};
+
 enum { ENGINE_DIGESTS_KEPT = 4096 };
 
 struct engine {
@@ -269,7 +293,7 @@ struct engine {
     struct heap chunks;
     struct partition *lane_newest, *lane_oldest; /* in memory, by when they came or were looked at for leaving */
     uint32_t lanes_in_memory, leaving;           /* leaving: so many are still to be looked at because the broker is idle */
-    uint64_t lane_record_bytes, cut_stored;      /* cut_stored: applied index up to which all cuts are readable */
+    uint64_t lane_record_bytes, cut_stored;      /* cut_stored: revision up to which all cuts are readable */
     int64_t round_at_us;
     bool applying;           /* an entry */
     struct numbers visitors; /* lanes that reads brought back */
@@ -281,7 +305,8 @@ struct engine {
     struct numbers dirty_queues, dirty_groups, dirty_partitions, dirty_cursors, gone_queues;
     struct cut_part *cut_parts;
     uint32_t cut_part_count, cut_part_cap;
-    struct segments segments, reaped; /* reaped: what the queue being reaped will give back */
+    struct segments segments[HOME_COUNT], reaped[HOME_COUNT]; /* reaped: what the queue being reaped will give back */
+    struct moved moved;
     bool segments_dirty;
     struct numbers reaping;  /* deleted queues whose memory is being given back */
     struct numbers retiring; /* deleted groups, the same */
@@ -316,7 +341,9 @@ struct engine {
 /* ---- engine.c ---- */
 void numbers_add(struct numbers *n, uint32_t v);
 void segments_add(struct segments *s, uint64_t segment, uint64_t bytes);
-void segments_subtract(struct segments *s, struct segments *less);   /* empties `less` */
+void segments_subtract(struct segments *s, struct segments *less); /* empties `less` */
+void segments_shorten(struct segments *s);                         /* empty ones at the front go */
+void segments_hold(struct engine *e, struct segments homes[HOME_COUNT], uint64_t where, uint64_t bytes);
 void segment_hold(struct engine *e, uint64_t where, uint64_t bytes); /* bytes of the log at `where` are wanted */
 void segment_release(struct engine *e, uint64_t where, uint64_t bytes);
 
@@ -403,7 +430,24 @@ void run_forget(struct engine *e, struct partition *p,
                 uint64_t start);                      /* retention: the lane begins at `start`, a run's first */
 void run_trim(struct engine *e, struct partition *p); /* forgets what is stored and consumed, or cold */
 void run_cache_drop(struct engine *e);
+void run_cache_forget(struct engine *e, uint32_t partition); /* of one lane: places of its runs changed */
 void run_each(const struct engine *e, const struct partition *p, void (*each)(void *ctx, const struct run *r), void *ctx);
+/* Those that begin at `from`, a run's first, or behind it, until `each` says false. */
+void run_each_from(const struct engine *e, const struct partition *p, uint64_t from,
+                   bool (*each)(void *ctx, const struct run *r), void *ctx);
+/* Stored rows of runs, [from, to), with the places they have by now; and those of a lane that hold `offset` and what lies behind it. */
+void run_rows_scan(const struct engine *e, const struct row_key *from, const struct row_key *to,
+                   bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx);
+void run_rows_of(const struct engine *e, const struct partition *p, uint64_t offset,
+                 bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx);
+/* ---- place.c ---- */
+void moved_init(struct engine *e);
+void moved_free(struct engine *e);
+const struct moved_row *moved_find(const struct engine *e, struct slice key); /* NULL: the store has the row as it is */
+void moved_gone(struct engine *e, struct slice key);                          /* the row was given up */
+void moved_letter_gone(struct engine *e, uint64_t sequence);                  /* the letter was given up */
+void moved_cut(struct engine *e, const struct engine_rows *rows);
+void moved_stored(struct engine *e, uint64_t revision);
 
 /* ---- cursor.c ---- */
 struct cursor *cursor_at(const struct engine *e, uint32_t at);
@@ -459,6 +503,8 @@ uint32_t dead_letter_of_message(const struct engine *e, uint32_t partition, uint
 uint64_t dead_letters_of_lane(const struct engine *e, uint32_t partition);
 uint32_t letter_find(const struct engine *e, struct uuid tenant, struct uuid id);
 bool dead_letters_reap(struct engine *e, uint32_t queue); /* true: more */
+void dead_letter_place(struct engine *e, uint32_t at, uint64_t where);
+void value_dead_letter(struct buf *b, const struct dead_letter *d, bool logical); /* row.c: its row */
 
 /* ---- commands ---- */
 struct visible {
@@ -525,7 +571,7 @@ void kv_value_load(struct engine *e, struct kv_row *r, struct slice value); /* o
 void kv_value_forget(struct engine *e, struct kv_row *r);                   /* the row goes */
 void kv_touch(struct engine *e, uint32_t at);                               /* into the next cut */
 void kv_cut_made(struct engine *e, uint32_t at);
-void kv_cut_stored(struct engine *e, uint64_t applied_index);
+void kv_cut_stored(struct engine *e, uint64_t revision);
 bool kv_value_absent(const struct kv_row *r);
 void kv_value_leave(struct engine *e, struct kv_row *r); /* it must be stored */
 /* If r's value is absent: reads it back, and with a prefix of its path those of the rows behind it that have the prefix too, by one scan

@@ -117,17 +117,17 @@ void kv_cut_made(struct engine *e, uint32_t at)
     struct kv_row *r = kv_row_at(e, at);
     r->flags &= (uint8_t)~KV_ROW_DIRTY;
     r->flags |= KV_ROW_UNSTORED;
-    struct kv_cut cut = {.applied_index = e->applied_index, .version = r->version, .row = at};
+    struct kv_cut cut = {.revision = engine_revision(e), .version = r->version, .row = at};
     buf_put(&e->kv_cuts, &cut, sizeof cut);
 }
 
-void kv_cut_stored(struct engine *e, uint64_t applied_index)
+void kv_cut_stored(struct engine *e, uint64_t revision)
 {
     size_t at = 0;
     for (; at < e->kv_cuts.len; at += sizeof(struct kv_cut)) {
         struct kv_cut cut;
         memcpy(&cut, e->kv_cuts.at + at, sizeof cut);
-        if (cut.applied_index > applied_index) break;
+        if (cut.revision > revision) break;
         struct kv_row *r = slab_find(&e->kv_rows, cut.row);
         if (r == NULL || r->version != cut.version || !(r->flags & KV_ROW_UNSTORED)) continue; /* removed or written since */
         r->flags &= (uint8_t)~KV_ROW_UNSTORED;
@@ -215,7 +215,8 @@ bool kv_values_bound(struct engine *e, uint32_t looks)
     for (; e->kv_value_bytes > budget && looks > 0; looks--) {
         if (++e->kv_hand >= e->kv_rows.chunk_high << SLAB_CHUNK_BITS) e->kv_hand = 1;
         struct kv_row *r = slab_find(&e->kv_rows, e->kv_hand);
-        if (r == NULL || r->version == 0 || !value_counts(r) || r->flags & (KV_ROW_DIRTY | KV_ROW_UNSTORED | KV_ROW_ABSENT)) continue;
+        if (r == NULL || r->version == 0 || !value_counts(r) || r->flags & (KV_ROW_DIRTY | KV_ROW_UNSTORED | KV_ROW_ABSENT))
+            continue;
         if (r->flags & KV_ROW_USED) {
             r->flags &= (uint8_t)~KV_ROW_USED;
             continue;

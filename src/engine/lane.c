@@ -347,7 +347,7 @@ const char *lane_load_cursor(struct engine *e, struct slice key, struct slice va
 
 static bool may_leave(const struct engine *e, const struct partition *p)
 {
-    if (p->dirty || p->unstored > 0 || p->uncut > 0 || p->cut_index > e->cut_stored) return false;
+    if (p->dirty || p->unstored > 0 || p->uncut > 0 || p->cut_revision > e->cut_stored) return false;
     for (uint32_t at = p->cursors; at != 0; at = cursor_at(e, at)->next) {
         const struct cursor *c = cursor_at(e, at);
         if (c->state != CURSOR_IDLE || c->lease != 0 || c->flags & CURSOR_DIRTY) return false;
@@ -464,7 +464,7 @@ struct reap {
 
 static void run_release(struct engine *e, const struct run *r)
 {
-    segments_add(&e->reaped, r->where >> e->options.segment_shift, r->bytes & RUN_BYTES_MASK);
+    segments_hold(e, e->reaped, r->where, r->bytes & RUN_BYTES_MASK);
 }
 
 static void lane_remove(struct engine *e, uint32_t queue, uint32_t number, struct slice name)
@@ -578,7 +578,7 @@ bool lanes_reap(struct engine *e, struct queue *q)
     struct row_key from, to;
     row_key_run(&from, q->number, reap->lanes[reap->at].number, reap->offset);
     row_key_run(&to, q->number, reap->lanes[reap->count - 1].number + 1, 0);
-    e->options.cold.scan(e->options.cold.ctx, row_key_view(&from), row_key_view(&to), reap_run_row, &r);
+    run_rows_scan(e, &from, &to, reap_run_row, &r);
     if (r.left == UINT32_MAX) return true; /* the row at reap->offset is the next */
     free(e->reap);
     e->reap = NULL;

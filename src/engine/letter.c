@@ -158,6 +158,7 @@ void dead_letter_forget(struct engine *e, uint32_t at)
     struct queue *q = queue_at(e, d.queue);
     struct group *g = group_at(e, d.group);
     uint64_t key[2] = {d.queue, d.sequence};
+    moved_letter_gone(e, d.sequence);
     buf_put(&e->gone_letters, key, sizeof key);
     segment_release(e, d.where, LETTER_HOLDS);
     letter_drop(e, at);
@@ -243,6 +244,11 @@ uint32_t letter_find(const struct engine *e, struct uuid tenant, struct uuid id)
     return uuid_equal(id, thing_id(e->seed, ID_DEAD_LETTER, sequence_of(l), l->failed_us)) ? at : 0;
 }
 
+void dead_letter_place(struct engine *e, uint32_t at, uint64_t where)
+{
+    letter_at(e, at)->where = where;
+}
+
 /* ---- of deleted queues ---------------------------------------------------------------------------------------------- */
 
 bool dead_letters_reap(struct engine *e, uint32_t queue)
@@ -250,7 +256,7 @@ bool dead_letters_reap(struct engine *e, uint32_t queue)
     uint32_t at;
     for (int i = 0; (at = dead_letter_after(e, queue, 0)) != 0; i++) {
         if (i == LETTER_REAP_A_CALL) return true;
-        segments_add(&e->reaped, letter_at(e, at)->where >> e->options.segment_shift, LETTER_HOLDS);
+        segments_hold(e, e->reaped, letter_at(e, at)->where, LETTER_HOLDS);
         letter_drop(e, at);
     }
     return false;

@@ -401,7 +401,7 @@ static void queue_finish(struct engine *e, struct queue *q)
             group_drop(e, g);
         }
     }
-    segments_subtract(&e->segments, &e->reaped);
+    for (int i = 0; i < HOME_COUNT; i++) segments_subtract(&e->segments[i], &e->reaped[i]);
     e->segments_dirty = true;
     options_free(&q->options);
     name_remove(&e->names, (char *)(uintptr_t)q->name.at, q->name.len);

@@ -140,7 +140,7 @@ static void value_cursor(struct buf *b, const struct engine *e, const struct cur
     }
 }
 
-static void value_dead_letter(struct buf *b, const struct dead_letter *d, bool logical)
+void value_dead_letter(struct buf *b, const struct dead_letter *d, bool logical)
 {
     buf_u32(b, d->partition);
     buf_u32(b, d->group);
@@ -313,7 +313,7 @@ static void cut_part_add(struct engine *e, const struct partition *p)
         e->cut_parts = realloc(e->cut_parts, e->cut_part_cap * sizeof e->cut_parts[0]);
         must(e->cut_parts != NULL);
     }
-    e->cut_parts[e->cut_part_count++] = (struct cut_part){e->applied_index, p->number, p->tail};
+    e->cut_parts[e->cut_part_count++] = (struct cut_part){engine_revision(e), p->number, p->tail};
 }
 
 static void cut_runs(struct cutter *c, struct partition *p)
@@ -337,7 +337,7 @@ static void cut_partitions(struct cutter *c)
         struct partition *p = l == NULL ? NULL : l->p;
         if (p == NULL || !p->dirty) continue;
         p->dirty = 0;
-        p->cut_index = c->e->applied_index;
+        p->cut_revision = engine_revision(c->e);
         row_key_lane(&c->key, p->queue, p->number);
         value_partition(&c->value, p);
         cut_put(c);
@@ -353,7 +353,7 @@ static void cut_cursors(struct cutter *c)
         if (k == NULL || !(k->flags & CURSOR_DIRTY)) continue;
         k->flags &= (uint8_t)~CURSOR_DIRTY;
         struct partition *p = lane_at(c->e, k->partition)->p;
-        p->cut_index = c->e->applied_index;
+        p->cut_revision = engine_revision(c->e);
         row_key_lane(&c->key, p->queue, k->partition);
         row_key_u32(&c->key, k->group);
         value_cursor(&c->value, c->e, k);
@@ -475,13 +475,17 @@ static void cut_timers(struct cutter *c)
 
 static void cut_segments(struct cutter *c)
 {
-    struct segments *s = &c->e->segments;
     if (!c->e->segments_dirty) return;
     c->e->segments_dirty = false;
-    row_key_begin(&c->key, ROW_SEGMENT);
-    buf_u64(&c->value, s->base);
-    buf_put(&c->value, s->bytes, s->count * sizeof s->bytes[0]);
-    cut_put(c);
+    for (int home = 0; home < HOME_COUNT; home++) {
+        struct segments *s = &c->e->segments[home];
+        segments_shorten(s);
+        row_key_begin(&c->key, ROW_SEGMENT);
+        c->key.bytes[c->key.len++] = (unsigned char)home;
+        buf_u64(&c->value, s->base);
+        if (s->count > 0) buf_put(&c->value, s->bytes, s->count * sizeof s->bytes[0]);
+        cut_put(c);
+    }
 }
 
 void engine_cut(struct engine *e, const struct engine_rows *rows)
@@ -498,6 +502,7 @@ void engine_cut(struct engine *e, const struct engine_rows *rows)
     cut_kv(&c);
     cut_timers(&c);
     cut_segments(&c);
+    moved_cut(e, rows);
     row_key_begin(&c.key, ROW_META);
     value_meta(&c.value, e);
     cut_put(&c);
@@ -509,16 +514,17 @@ uint64_t engine_cut_size(const struct engine *e)
     return (uint64_t)e->dirty_queues.count + e->dirty_groups.count + e->dirty_partitions.count + e->dirty_cursors.count +
            e->gone_queues.count + e->gone_cursors.len / 12 + e->gone_groups.len / 8 + e->gone_runs.len / RUN_KEY_BYTES +
            e->gone_letters.len / 16 + e->dirty_kv.count + e->gone_kv_count + e->dirty_timers.count + e->gone_timers.len / 8 +
-           (e->dead_letter_last - e->dead_letter_cut) +
+           (e->dead_letter_last - e->dead_letter_cut) + e->moved.dirty + e->moved.letter_count +
            (e->dedup.added.len / sizeof(struct dedup_record) + DEDUP_CHUNK_RECORDS - 1) / DEDUP_CHUNK_RECORDS;
 }
 
-void engine_cut_stored(struct engine *e, uint64_t applied_index)
+void engine_cut_stored(struct engine *e, uint64_t revision)
 {
     uint32_t i = 0;
-    kv_cut_stored(e, applied_index);
+    kv_cut_stored(e, revision);
     kv_values_bound(e, KV_LOOKS);
-    for (; i < e->cut_part_count && e->cut_parts[i].applied_index <= applied_index; i++) {
+    moved_stored(e, revision);
+    for (; i < e->cut_part_count && e->cut_parts[i].revision <= revision; i++) {
         const struct cut_part *part = &e->cut_parts[i];
         const struct lane *l = lane_at(e, part->partition);
         struct partition *p = l == NULL ? NULL : l->p;
@@ -536,7 +542,7 @@ void engine_cut_stored(struct engine *e, uint64_t applied_index)
         e->cut_parts = NULL;
         e->cut_part_cap = 0;
     }
-    e->cut_stored = applied_index;
+    e->cut_stored = revision;
     lanes_rest(e);
 }
 
@@ -808,10 +814,11 @@ static const char *load_timer(struct engine *e, struct key_reader *k, struct val
     return NULL;
 }
 
-static const char *load_segments(struct engine *e, struct slice value)
+static const char *load_segments(struct engine *e, struct slice key, struct slice value)
 {
-    struct segments *s = &e->segments;
-    if (value.len < 8 || value.len % 8 != 0) return "the row of live segments is damaged";
+    if (key.len != 2 || (unsigned char)key.at[1] >= HOME_COUNT || value.len < 8 || value.len % 8 != 0)
+        return "the row of live segments is damaged";
+    struct segments *s = &e->segments[(unsigned char)key.at[1]];
     memcpy(&s->base, value.at, 8);
     s->count = value.len / 8 - 1;
     s->bytes = malloc(s->count * 8 + 8);
@@ -839,7 +846,7 @@ const char *engine_load_row(struct engine *e, struct slice key, struct slice val
     case ROW_DEDUP:
         return load_dedup(e, &k, value);
     case ROW_SEGMENT:
-        return load_segments(e, value);
+        return load_segments(e, key, value);
     case ROW_KV:
         return load_kv(e, slice_make(key.at + 1, key.len - 1), &v);
     case ROW_TIMER:

@@ -7,7 +7,7 @@
  *   04 queue partition group        cursor in it, with its lease and history: a lane and its cursors are one range
  *   06 queue sequence               dead letter
  *   07 sequence                     chunk of dedup records (24 bytes each)
- *   08                              live bytes of the log's segments (node-local)
+ *   08 home                         live bytes of the segments of the log (0), of the archive (1): node-local
  *   09 path                         KV row: version, times, value (path: tenant, namespace, 0, key)
  *   0a sequence                     timer: path, destination, due time, place of its message
  *   -- behind 80: not loaded at start

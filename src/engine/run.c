@@ -48,8 +48,8 @@ uint64_t run_memory_first(const struct partition *p)
 
 /* ---- runs read back -------------------------------------------------------------------------------------------------- */
 
-/* Who works off a backlog reads a lane's runs one after the other: of each row read, those that come next are kept. Stored runs never
- * change, and partition numbers are never used again, so nothing here becomes wrong. */
+/* Who works off a backlog reads a lane's runs one after the other: of each row read, those that come next are kept. Of stored runs only
+ * places change (run_cache_forget), and partition numbers are never used again, so nothing here becomes wrong. */
 enum { READ_BACK_LANES_MIN = 64, READ_BACK_LANES_MAX = 8192, READ_BACK_RUNS = 32 };
 
 struct read_back {
@@ -68,7 +68,7 @@ static uint32_t read_back_lanes(const struct engine *e)
 static bool read_back_find(const struct engine *e, uint32_t partition, uint64_t offset, struct run *out)
 {
     const struct read_back *b = e->read_back == NULL ? NULL : e->read_back[partition % read_back_lanes(e)];
-    if (b == NULL || b->partition != partition || offset < b->runs[0].first) return false;
+    if (b == NULL || b->partition != partition || b->count == 0 || offset < b->runs[0].first) return false;
     for (uint32_t i = 0; i < b->count; i++) {
         if (offset >= run_end(&b->runs[i])) continue;
         *out = b->runs[i];
@@ -88,6 +88,12 @@ static struct read_back *read_back_of(const struct engine *e, uint32_t partition
     (*place)->partition = partition;
     (*place)->count = 0;
     return *place;
+}
+
+void run_cache_forget(struct engine *e, uint32_t partition)
+{
+    struct read_back *b = e->read_back == NULL ? NULL : e->read_back[partition % read_back_lanes(e)];
+    if (b != NULL && b->partition == partition) b->count = 0;
 }
 
 void run_cache_drop(struct engine *e)
@@ -124,12 +130,39 @@ static bool run_row_search(void *ctx, struct slice key, struct slice value)
     return true;
 }
 
-static void run_search_cold(const struct engine *e, const struct partition *p, struct run_search *s)
+/* Rows as the store has them, but for those whose places changed and that it does not have yet. */
+struct rows_scan {
+    const struct engine *e;
+    bool (*row)(void *ctx, struct slice key, struct slice value);
+    void *ctx;
+};
+
+static bool row_moved(void *ctx, struct slice key, struct slice value)
+{
+    const struct rows_scan *s = ctx;
+    const struct moved_row *m = moved_find(s->e, key);
+    return s->row(s->ctx, key, m == NULL ? value : slice_make(m->value, m->len));
+}
+
+void run_rows_scan(const struct engine *e, const struct row_key *from, const struct row_key *to,
+                   bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx)
+{
+    struct rows_scan s = {.e = e, .row = row, .ctx = ctx};
+    e->options.cold.scan(e->options.cold.ctx, row_key_view(from), row_key_view(to), row_moved, &s);
+}
+
+void run_rows_of(const struct engine *e, const struct partition *p, uint64_t offset,
+                 bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx)
 {
     struct row_key from, to;
-    row_key_run(&from, p->queue, p->number, s->offset);
+    row_key_run(&from, p->queue, p->number, offset);
     row_key_run(&to, p->queue, p->number, UINT64_MAX);
-    e->options.cold.scan(e->options.cold.ctx, row_key_view(&from), row_key_view(&to), run_row_search, s);
+    run_rows_scan(e, &from, &to, row, ctx);
+}
+
+static void run_search_cold(const struct engine *e, const struct partition *p, struct run_search *s)
+{
+    run_rows_of(e, p, s->offset, run_row_search, s);
 }
 
 bool run_find(const struct engine *e, const struct partition *p, uint64_t offset, struct run *out)
@@ -215,8 +248,9 @@ void run_trim(struct engine *e, struct partition *p)
 /* Runs with from <= first < below. */
 struct run_walk {
     uint64_t from, below;
-    void (*each)(void *ctx, const struct run *r);
+    bool (*each)(void *ctx, const struct run *r);
     void *ctx;
+    bool ended; /* it said false */
 };
 
 static bool run_row_walk(void *ctx, struct slice key, struct slice value)
@@ -227,21 +261,46 @@ static bool run_row_walk(void *ctx, struct slice key, struct slice value)
         struct run r;
         memcpy(&r, value.at + at, sizeof r);
         if (r.first >= w->below) return false;
-        if (r.first >= w->from) w->each(w->ctx, &r);
+        if (r.first < w->from) continue;
+        w->ended = !w->each(w->ctx, &r);
+        if (w->ended) return false;
     }
+    return true;
+}
+
+void run_each_from(const struct engine *e, const struct partition *p, uint64_t from,
+                   bool (*each)(void *ctx, const struct run *r), void *ctx)
+{
+    struct run_walk w = {.from = from, .below = run_memory_first(p), .each = each, .ctx = ctx};
+    if (w.below > from) run_rows_of(e, p, from, run_row_walk, &w);
+    uint32_t low = 0, high = p->run_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (p->runs[middle].first < from) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    while (!w.ended && low < p->run_count) w.ended = !each(ctx, &p->runs[low++]);
+}
+
+struct run_all {
+    void (*each)(void *ctx, const struct run *r);
+    void *ctx;
+};
+
+static bool run_one(void *ctx, const struct run *r)
+{
+    const struct run_all *all = ctx;
+    all->each(all->ctx, r);
     return true;
 }
 
 void run_each(const struct engine *e, const struct partition *p, void (*each)(void *ctx, const struct run *r), void *ctx)
 {
-    if (run_memory_first(p) > p->start) {
-        struct run_walk w = {.from = p->start, .below = run_memory_first(p), .each = each, .ctx = ctx};
-        struct row_key from, to;
-        row_key_run(&from, p->queue, p->number, p->start);
-        row_key_run(&to, p->queue, p->number, UINT64_MAX);
-        e->options.cold.scan(e->options.cold.ctx, row_key_view(&from), row_key_view(&to), run_row_walk, &w);
-    }
-    for (uint32_t i = 0; i < p->run_count; i++) each(ctx, &p->runs[i]);
+    struct run_all all = {.each = each, .ctx = ctx};
+    run_each_from(e, p, p->start, run_one, &all);
 }
 
 /* ---- retention ------------------------------------------------------------------------------------------------------ */
@@ -282,6 +341,7 @@ static bool row_forget(void *ctx, struct slice key, struct slice value)
         if (r.first >= f->p->start) run_give_up(f, &r);
     }
     if (row_last_offset(key) >= f->start) return false;
+    moved_gone(f->e, key);
     buf_slice(&f->e->gone_runs, key);
     return true;
 }
@@ -291,10 +351,7 @@ void run_forget(struct engine *e, struct partition *p, uint64_t start)
     struct forget f = {.e = e, .p = p, .start = start};
     must(start > p->start && start <= p->tail);
     if (p->start < p->tail - p->unstored) {
-        struct row_key from, to;
-        row_key_run(&from, p->queue, p->number, p->start);
-        row_key_run(&to, p->queue, p->number, UINT64_MAX);
-        e->options.cold.scan(e->options.cold.ctx, row_key_view(&from), row_key_view(&to), row_forget, &f);
+        run_rows_of(e, p, p->start, row_forget, &f);
     }
     uint32_t drop = 0;
     for (; drop < p->run_count && p->runs[drop].first < start; drop++) {

@@ -508,6 +508,9 @@ void engine_stats(const struct engine *e, struct engine_stats *out)
         for (uint32_t g = q->groups; g != 0; g = group_at(e, g)->next) out->cursors += group_at(e, g)->cursor_count;
         for (uint32_t g = q->retired; g != 0; g = group_at(e, g)->next) out->cursors += group_at(e, g)->cursor_count;
     }
+    for (uint64_t i = 0; i < e->segments[HOME_LOG].count; i++) out->log_live_bytes += e->segments[HOME_LOG].bytes[i];
+    for (uint64_t i = 0; i < e->segments[HOME_ARCHIVE].count; i++)
+        out->archive_live_bytes += e->segments[HOME_ARCHIVE].bytes[i];
     out->memory_bytes = dedup_memory(&e->dedup) + out->lane_bytes + (uint64_t)e->lanes.used * sizeof(struct lane) +
                         idmap_bytes(&e->partition_names) + (uint64_t)e->leases.used * sizeof(struct lease) +
                         (uint64_t)e->kv_order.count * sizeof(struct kv_row) + e->kv_bytes - e->kv_absent_bytes +

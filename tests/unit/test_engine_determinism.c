@@ -540,6 +540,20 @@ static void other_read(struct kit *k)
     if (rng(2) == 0) engine_visits_over(k->e);
 }
 
+/* Of everything that holds bytes, a part, wherever it is by now: no result nor digest may tell. */
+static uint64_t moves;
+
+static void some_move(struct kit *k)
+{
+    struct kit_holders all = {0};
+    kit_holders(k, 0, UINT64_MAX, &all);
+    for (uint32_t i = 0; i < all.count; i++)
+        if (rng(3) == 0) moves += kit_move(k, &all.at[i]);
+    const char *wrong = engine_check(k->e);
+    if (wrong != NULL) fail_msg("%s", wrong);
+    free(all.at);
+}
+
 enum other_ways { RECOVERS = 1, FORGETS = 2 };
 
 /* Applies the same log with cuts at random places. RECOVERS: drops the engine at random places and replays from its last cut. FORGETS:
@@ -553,22 +567,26 @@ static void other_replay(struct other *o, struct kit_log *log, int ways)
     k->budget.kv_values = 1; /* values leave as soon as they are stored */
     arena_init(&k->arena);
     kit_engine_open(k);
+    uint64_t revision = 0; /* of the last cut */
     for (size_t n = 0; n < log->count; n++) {
         other_apply(k, log, n);
         if (ways & FORGETS && rng(20) == 0) engine_idle(k->e);
         if (rng(3) == 0) engine_housekeep(k->e);
         if (ways & FORGETS && rng(6) == 0) other_read(k);
         if (rng(9) == 0) {
-            kit_cut(k);
+            revision = kit_cut_begin(k);
             o->cut_index = log->entries[n].index;
             struct engine_stats s;
             engine_stats(k->e, &s);
             left_memory += s.partitions - s.lanes_in_memory;
         }
+        if (revision != 0 && rng(4) == 0) engine_cut_stored(k->e, revision);
+        if (ways != 0 && rng(25) == 0) some_move(k);
         if (recovers && rng(60) == 0 && o->cut_index > 0) {
             struct buf text = k->text;
             k->text = (struct buf){0};
             kit_reload(k, o->cut_index);
+            revision = 0;
             for (size_t again = (size_t)o->cut_index; again <= n; again++) other_apply(k, log, again);
             /* The replayed entries answered as they had answered. */
             assert_true(text.len >= k->text.len);
@@ -612,6 +630,7 @@ static void other_close(struct other *o)
     while (o->kit.store.count > 0) kit_row_drop(&o->kit.store, o->kit.store.count - 1);
     free(o->kit.store.rows);
     arena_free(&o->kit.arena);
+    buf_free(&o->kit.archive);
     buf_free(&o->kit.text);
 }
 
@@ -666,6 +685,7 @@ static void the_same_entries_give_the_same_results_and_state(void **state)
         other_close(&forgotten);
         kit_close(&k);
     }
+    assert_true(moves > seeds * 50);
 }
 
 int main(void)
