@@ -190,11 +190,13 @@ static void storage_families(struct buf *out, const struct group_numbers *g)
     GROUPED(out, g, "queen_raft_store_operations_total", "kind=\"bytes\"", store_bytes);
     family(out, "queen_memory_bytes", "gauge", "Memory by what holds it (estimates).");
     value(out, "queen_memory_bytes", "{kind=\"engine\"}", m->engine.memory_bytes);
+    value(out, "queen_memory_bytes", "{kind=\"partitions\"}", m->engine.lane_bytes);
     value(out, "queen_memory_bytes", "{kind=\"store\"}", m->store_memory);
     value(out, "queen_memory_bytes", "{kind=\"log_cache\"}", m->log.cache_bytes);
     family(out, "queen_engine_objects", "gauge", "What the engine keeps.");
     value(out, "queen_engine_objects", "{kind=\"queues\"}", m->engine.queues);
     value(out, "queen_engine_objects", "{kind=\"partitions\"}", m->engine.partitions);
+    value(out, "queen_engine_objects", "{kind=\"partitions_in_memory\"}", m->engine.lanes_in_memory);
     value(out, "queen_engine_objects", "{kind=\"groups\"}", m->engine.groups);
     value(out, "queen_engine_objects", "{kind=\"cursors\"}", m->engine.cursors);
     value(out, "queen_engine_objects", "{kind=\"leases\"}", m->engine.leases);
@@ -262,6 +264,8 @@ static void numbers_add(struct broker_metrics *all, const struct broker_metrics 
         SUM(log.cache_bytes),
         SUM(engine.queues),
         SUM(engine.partitions),
+        SUM(engine.lanes_in_memory),
+        SUM(engine.lane_bytes),
         SUM(engine.groups),
         SUM(engine.cursors),
         SUM(engine.leases),
