@@ -4,7 +4,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-void mi_collect(bool force) __attribute__((weak)); /* there when mimalloc is linked */
+/* There when mimalloc is linked. */
+void mi_collect(bool force) __attribute__((weak));
+void mi_option_set(int option, long value) __attribute__((weak));
+
+enum { MI_OPTION_PURGE_DELAY = 15, MI_PURGE_DELAY_MS = 25 }; /* mimalloc 2.0 calls it decommit_delay; and its default */
 
 void memory_give_back(void)
 {
@@ -13,4 +17,9 @@ void memory_give_back(void)
     } else {
         malloc_trim(0);
     }
+}
+
+void memory_give_at_once(bool on)
+{
+    if (mi_option_set != NULL) mi_option_set(MI_OPTION_PURGE_DELAY, on ? 0 : MI_PURGE_DELAY_MS);
 }

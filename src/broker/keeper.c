@@ -174,6 +174,7 @@ static void idle(struct broker *b)
     cold_idle(b);
     if (!keeper_settled(b)) k->idle_at_us = b->mono_us + CACHE_AGE_US;
     engine_idle(b->engine);
+    memory_give_at_once(true);
     b->housekeeping = k->gives_back = true;
 }
 
@@ -202,6 +203,7 @@ bool keeper_turn(struct broker *b)
     if (k->gives_back && !b->housekeeping) {
         k->gives_back = false;
         memory_give_back();
+        memory_give_at_once(false);
     }
     uint64_t revision = engine_revision(b->engine);
     if (revision > k->flush_revision) {
