@@ -17,10 +17,19 @@ static const struct {
     const char *name;
     uint8_t numbers[4]; /* of its key: their sizes */
 } KINDS[] = {
-    {ROW_META, "meta", {0}},         {ROW_QUEUE, "queue", {4}},       {ROW_GROUP, "group", {4, 4}},
-    {ROW_LANE, "partition", {4, 4}}, {ROW_LANE, "cursor", {4, 4, 4}}, {ROW_DEAD_LETTER, "dead-letter", {4, 8}},
-    {ROW_DEDUP, "dedup", {8}},       {ROW_SEGMENT, "segment", {1}},   {ROW_KV, "kv", {0}},
-    {ROW_TIMER, "timer", {8}},       {ROW_RUN, "run", {4, 4, 8}},
+    {ROW_META, "meta", {0}},
+    {ROW_QUEUE, "queue", {4}},
+    {ROW_GROUP, "group", {4, 4}},
+    {ROW_LANE, "partition", {4, 4}},
+    {ROW_LANE, "cursor", {4, 4, 4}},
+    {ROW_DEAD_LETTER, "dead-letter", {4, 8}},
+    {ROW_DEDUP, "dedup", {1, 8}},
+    {ROW_SEGMENT, "segment", {1}},
+    {ROW_KV, "kv", {0}},
+    {ROW_TIMER, "timer", {8}},
+    {ROW_RUN, "run", {4, 4, 8}},
+    {ROW_DEDUP_GENERATION, "dedup-generation", {4, 4}},
+    {ROW_DEDUP_RECORDS, "dedup-records", {4, 4, 1}},
 };
 enum { KIND_COUNT = sizeof KINDS / sizeof KINDS[0] };
 

@@ -91,7 +91,7 @@ static bool resolve_key(const struct ack_group *a, struct dedup_key k, struct sl
                         uint64_t *out)
 {
     struct dedup_hit hit;
-    if (dedup_find(&a->e->dedup, k, from, to, INT64_MIN, a->e->wall_us / 1000, &hit)) {
+    if (dedup_find(a->e->dedup, k, from, to, INT64_MIN, a->e->wall_us / 1000, &hit)) {
         *out = hit.offset;
         return true;
     }
@@ -160,7 +160,7 @@ static void resolve_all(struct ack_group *a)
         if (i % PREFETCH == 0) {
             for (uint32_t k = 0; k < PREFETCH && i + k < a->count; k++) {
                 keys[k] = dedup_key(a->e->seed, a->p->number, a->items[i + k].item.transaction);
-                dedup_prefetch(&a->e->dedup, keys[k]);
+                dedup_prefetch(a->e->dedup, keys[k], INT64_MIN, DEDUP_CLASS_MAX);
             }
         }
         struct resolved *r = &a->items[i];

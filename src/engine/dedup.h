@@ -1,48 +1,42 @@
 /* Which transaction ids a partition has: the exact index behind dedup and acks.
  *
- *   slot, 24 bytes:  96 bits of XXH3-128(partition, id) | 1 bit own id | 47 bits offset | 6 bits keep class | 42 bits createdAt, milliseconds
+ * How long an occurrence of an id is kept: DEDUP_KEEP_MIN_MS << class, the class chosen when it is added. Whether it still counts is judged
+ * by time alone at each look-up, never by what was swept, sealed or cached: where an id lies changes memory and speed, not answers. An
+ * occurrence is kept at least as long as one of the same id before it that is still kept.
  *
- * An id that occurs more than once (window passed, or window 0) has one slot that points to a list of its occurrences in offset
- * order, so a constant id costs a binary search, not a walk.
+ *   young        the newest ids of a class, in memory (dedup_table.h, about 34 bytes an id), journalled in chunk rows at each cut
+ *   generation   ids that were sealed: rows of about 4 KiB of records, the row of a key known from its hash (24 bytes an id); in memory
+ *                a filter (dedup_filter.h, 2.25 bytes an id), which is stored too
  *
- * How long an occurrence is kept: DEDUP_KEEP_MIN_MS << class, the class chosen when it is added. Whether it still counts is judged by
- * time alone at each look-up, never by whether the sweep has come by: sweeping changes memory, not answers.
+ * When the young tables hold their share of the budget, the largest becomes immutable and goes into a generation of its class, one shard a
+ * dedup_housekeep; the cut that has its last rows also counts them as the generation's and deletes the journal they came from, so that a crash
+ * comes back with the one or the other. Until that cut is stored its look-ups are answered from memory. A start reads the journal and the
+ * filters, no records. A generation of an eighth of its class's ids goes as a whole when its last id is past.
  *
- * False hits: two different ids of one partition equal in 96 bits. With 10^9 ids in the index that is 10^-20 a look-up. */
+ * Budget: an eighth for young tables, a sixteenth for record rows that were read, three quarters for filters. New filters become thinner as
+ * that fills up (18, 12, 8 bits an id); when it is full the generation that ends first loses its filter, and then every look-up that may
+ * concern it reads a row: answers stay exact, speed falls. Not in the budget: what no cut has taken yet.
+ *
+ * False hits: two different ids of one partition equal in 96 bits. With 10^9 ids in the index that is 10^-20 a look-up.
+ *
+ * Threads: one at a time. Cost: a cache miss for each class in use and for each generation that the time asked for may reach
+ * (dedup_prefetch starts them early); a row read for a hit in a generation and for every 2,000th other look-up in one.
+ *
+ * Files: dedup_table.c, dedup_filter.c; dedup_generation.c reads generations, dedup_seal.c makes and ends them (rows, cut, load), dedup.c asks
+ * all of them. */
 #ifndef QUEEN_ENGINE_DEDUP_H
 #define QUEEN_ENGINE_DEDUP_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "base/buf.h"
 #include "base/hash.h"
+#include "engine/engine.h"
 
-enum { DEDUP_SHARDS = 256, DEDUP_KEEP_MIN_MS = 900000, DEDUP_CLASS_MAX = 40 };
+enum { DEDUP_KEEP_MIN_MS = 900000, DEDUP_CLASS_MAX = 40 };
 
-struct dedup_slot {
-    uint64_t words[3];
-};
+struct dedup;
 
-struct dedup_shard {
-    struct dedup_slot *slots;
-    uint32_t cap, count;
-};
-
-struct dedup_list; /* occurrences of one id */
-
-struct dedup {
-    struct dedup_shard shards[DEDUP_SHARDS];
-    struct dedup_list *lists;
-    uint32_t list_count, list_cap, list_free;
-    uint32_t sweep_shard, sweep_slot;
-    uint64_t ids;
-    struct buf added; /* dedup_record of each occurrence added since the last cut, in order */
-};
-
-/* One occurrence, as stored in rows. */
+/* One occurrence, as stored in rows: dedup_table.h. */
 struct dedup_record {
-    uint64_t words[3]; /* as a slot */
+    uint64_t words[3];
 };
 
 struct dedup_hit {
@@ -63,21 +57,39 @@ static inline int64_t dedup_keep_ms(uint8_t class)
     return (int64_t)DEDUP_KEEP_MIN_MS << class;
 }
 
-void dedup_prefetch(const struct dedup *d, struct dedup_key k);
+/* `cold` reads what was cut and stored; it must outlive the index. budget_bytes 0 = 1 GiB. */
+struct dedup *dedup_new(const struct engine_cold *cold, uint64_t budget_bytes);
+void dedup_free(struct dedup *d);
+
+/* Before a look-up of what was created at or after `since_ms`, and an addition of the class. */
+void dedup_prefetch(const struct dedup *d, struct dedup_key k, int64_t since_ms, uint8_t class);
 void dedup_add(struct dedup *d, struct dedup_key k, uint64_t offset, int64_t created_ms, uint8_t class, bool own_id);
 /* Lowest occurrence with from <= offset < to, created at or after `since_ms`, still kept at `now_ms`. */
-bool dedup_find(const struct dedup *d, struct dedup_key k, uint64_t from, uint64_t to, int64_t since_ms, int64_t now_ms,
+bool dedup_find(struct dedup *d, struct dedup_key k, uint64_t from, uint64_t to, int64_t since_ms, int64_t now_ms,
                 struct dedup_hit *out);
-/* The push's question: the lowest occurrence in the window, or else any at or after `first` (an earlier item of the same push). */
-bool dedup_seen(const struct dedup *d, struct dedup_key k, uint64_t first, uint64_t to, int64_t since_ms, int64_t now_ms,
+/* The push's question: the lowest occurrence in the window, or else any at or after `first` (an earlier item of the same entry). */
+bool dedup_seen(struct dedup *d, struct dedup_key k, uint64_t first, uint64_t to, int64_t since_ms, int64_t now_ms,
                 struct dedup_hit *out);
+/* The stored rows that a look-up of this key will read. */
+void dedup_foreseen(const struct dedup *d, struct dedup_key k, int64_t since_ms,
+                    void (*range)(void *ctx, struct slice from, struct slice to), void *ctx);
 
-void dedup_load(struct dedup *d, const struct dedup_record *r);
-int64_t dedup_record_expiry_ms(const struct dedup_record *r);
-void dedup_sweep(struct dedup *d, uint32_t slots, int64_t now_ms); /* looks at so many slots, drops what is not kept any more */
-/* Calls `each` for every occurrence that is still kept. */
-void dedup_each(const struct dedup *d, int64_t now_ms, void (*each)(void *ctx, const struct dedup_record *r), void *ctx);
+/* Looks at so many slots of young tables, drops what is not kept any more. */
+void dedup_sweep(struct dedup *d, uint32_t slots, int64_t now_ms);
+/* Seals one shard, well under a millisecond, or twice as many ids as were added since the last call. True: call again soon. */
+bool dedup_housekeep(struct dedup *d, int64_t now_ms);
+
+/* The rows of kinds ROW_DEDUP, ROW_DEDUP_GENERATION and ROW_DEDUP_RECORDS. */
+void dedup_cut(struct dedup *d, const struct engine_rows *rows, uint64_t revision, int64_t now_ms);
+uint64_t dedup_cut_size(const struct dedup *d);
+void dedup_cut_stored(struct dedup *d, uint64_t revision);
+/* A row of the first two kinds at start: NULL, or why it cannot be. */
+const char *dedup_load(struct dedup *d, struct slice key, struct slice value, int64_t now_ms);
+
+/* Calls `each` for every occurrence that is still kept. Reads all stored records. */
+void dedup_each(struct dedup *d, int64_t now_ms, void (*each)(void *ctx, const struct dedup_record *r), void *ctx);
+uint64_t dedup_ids(const struct dedup *d); /* also those that are past and not swept yet */
 uint64_t dedup_memory(const struct dedup *d);
-void dedup_free(struct dedup *d);
+uint32_t dedup_generations(const struct dedup *d);
 
 #endif

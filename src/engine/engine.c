@@ -105,6 +105,7 @@ struct engine *engine_new(const struct engine_options *o)
     slab_init(&e->delays, sizeof(struct delay));
     slab_init(&e->histories, sizeof(struct history));
     letters_init(e);
+    e->dedup = dedup_new(&e->options.cold, o->budget.dedup);
     kv_init(e);
     timers_init(e);
     moved_init(e);
@@ -138,12 +139,6 @@ static void tables_free(struct engine *e)
 void engine_free(struct engine *e)
 {
     if (e == NULL) return;
-    struct heap_node *n;
-    while ((n = heap_min(&e->chunks)) != NULL) {
-        heap_remove(&e->chunks, n);
-        free((char *)n - offsetof(struct dedup_chunk, due));
-    }
-    heap_free(&e->chunks);
     letters_free(e);
     kv_free(e);
     timers_free(e);
@@ -156,7 +151,7 @@ void engine_free(struct engine *e)
     idmap_free(&e->group_names);
     idmap_free(&e->lease_ids);
     name_pool_free(&e->names);
-    dedup_free(&e->dedup);
+    dedup_free(e->dedup);
     struct numbers *lists[] = {&e->dirty_queues, &e->dirty_groups, &e->dirty_partitions, &e->dirty_cursors,
                                &e->gone_queues,  &e->reaping,      &e->retiring,         &e->loaded_ready};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) free(lists[i]->at);
@@ -190,6 +185,7 @@ bool engine_housekeep(struct engine *e)
     bool more = kv_sweep(e, SWEEP_A_CALL, e->last_head.wall_us);
     more = lanes_leave_all(e) || more;
     more = kv_values_bound(e, 16 * KV_LOOKS) || more;
+    more |= dedup_housekeep(e->dedup, e->last_head.wall_us / 1000);
     more |= queue_reap(e);
     return group_reap(e) || more;
 }

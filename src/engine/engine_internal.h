@@ -141,12 +141,6 @@ struct dead_letter {
 /* A letter holds its message in the log also when retention has taken it off its lane: by so many bytes, which need not be exact. */
 enum { LETTER_HOLDS = 1 };
 
-/* A stored chunk of dedup records: dropped when all of it is past. */
-struct dedup_chunk {
-    struct heap_node due; /* milliseconds */
-    uint64_t sequence;
-};
-
 /* A cut that the store has not confirmed: which partitions' runs become readable with it. */
 struct cut_part {
     uint64_t revision;
@@ -281,16 +275,15 @@ struct engine {
     uint64_t digest;                                 /* running, of all entries' results: digest.c */
     uint64_t digests[ENGINE_DIGESTS_KEPT];           /* of the last entries, by index; 0 = not known */
     uint32_t queue_last, partition_last, group_last; /* numbers given */
-    uint64_t dead_letter_last, chunk_last;
+    uint64_t dead_letter_last;
     struct table queues, lanes, groups;
     struct slab cursors, leases, delays, histories;
     struct idmap queue_names, partition_names, group_names, lease_ids;
     struct name_pool names;
-    struct dedup dedup;
+    struct dedup *dedup;
     struct slab letters;
     struct tree letters_all, letters_of_queue, letters_of_lane, letters_at_place;
     uint64_t dead_letter_cut; /* sequence of the last one in a cut */
-    struct heap chunks;
     struct partition *lane_newest, *lane_oldest; /* in memory, by when they came or were looked at for leaving */
     uint32_t lanes_in_memory, leaving;           /* leaving: so many are still to be looked at because the broker is idle */
     uint64_t lane_record_bytes, cut_stored;      /* cut_stored: revision up to which all cuts are readable */

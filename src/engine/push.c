@@ -71,7 +71,7 @@ static struct uuid own_id_read(const struct push_lane *l, uint64_t offset)
 static bool duplicate_find(const struct push_lane *l, struct dedup_key k, struct slice id, struct push_outcome *out)
 {
     struct dedup_hit hit;
-    bool found = dedup_seen(&l->e->dedup, k, l->first, lane_next(l), l->since_ms, l->now_ms, &hit);
+    bool found = dedup_seen(l->e->dedup, k, l->first, lane_next(l), l->since_ms, l->now_ms, &hit);
     if (!found) return auto_id_find(l, id, out);
     *out = (struct push_outcome){.status = PUSH_DUPLICATE, .offset = hit.offset};
     out->id = hit.own_id ? own_id_read(l, hit.offset) : message_id_tagged(l->tag, hit.offset, hit.created_ms * 1000);
@@ -107,7 +107,7 @@ static void item_store(struct push_lane *l, uint32_t i, bool named, struct dedup
     }
     uint64_t offset = r->first + r->count++;
     r->bytes += bytes;
-    if (named) dedup_add(&l->e->dedup, k, offset, l->created_us / 1000, l->class, false);
+    if (named) dedup_add(l->e->dedup, k, offset, l->created_us / 1000, l->class, false);
     *out = (struct push_outcome){.status = PUSH_QUEUED, .offset = offset};
     out->id = message_id_tagged(l->tag, offset, l->created_us);
 }
@@ -120,7 +120,7 @@ static void items_prefetch(const struct push_lane *l, const struct push_group *g
         push_group_item(g, base + i, &items[i]);
         if (!(items[i].flags & ITEM_TRANSACTION)) continue;
         keys[i] = dedup_key(l->e->seed, l->p->number, items[i].transaction);
-        dedup_prefetch(&l->e->dedup, keys[i]);
+        dedup_prefetch(l->e->dedup, keys[i], l->since_ms, l->class);
     }
 }
 
@@ -177,7 +177,7 @@ static void lane_push(struct engine *e, struct uuid tenant, const struct push_gr
     l.where = where;
     uint64_t bytes = l.p->bytes;
     lane_items(&l, out);
-    dedup_sweep(&e->dedup, g->item_count * 2 + 8, l.now_ms);
+    dedup_sweep(e->dedup, g->item_count * 2 + 8, l.now_ms);
     if (l.p->tail > l.first) lane_appended(&l, bytes);
 }
 
@@ -188,7 +188,7 @@ bool push_fire(struct engine *e, struct uuid tenant, struct slice queue, struct 
     struct queue *q = queue_obtain(e, tenant, queue);
     struct push_lane l = lane_of(e, q, partition_obtain(e, q, partition));
     struct dedup_key k = dedup_key(e->seed, l.p->number, transaction);
-    dedup_sweep(&e->dedup, 2, l.now_ms);
+    dedup_sweep(e->dedup, 2, l.now_ms);
     if (!PLANTED("timer-twice") && duplicate_find(&l, k, transaction, &ignored)) return false;
     uint64_t bytes = l.p->bytes;
     struct run r = *place;
@@ -196,7 +196,7 @@ bool push_fire(struct engine *e, struct uuid tenant, struct slice queue, struct 
     r.created_us = l.created_us;
     r.count = 1;
     r.bytes |= RUN_BYTES_OWN_ID;
-    dedup_add(&e->dedup, k, r.first, l.created_us / 1000, l.class, true);
+    dedup_add(e->dedup, k, r.first, l.created_us / 1000, l.class, true);
     run_append(e, l.p, &r);
     lane_appended(&l, bytes);
     return true;

@@ -3,10 +3,9 @@
 
 #include <stdlib.h>
 
-#include "base/planted.h"
 #include "engine/engine_internal.h"
 
-enum { META_VERSION = 4, DEDUP_CHUNK_RECORDS = 4096 };
+enum { META_VERSION = 4 };
 
 /* ---- keys ----------------------------------------------------------------------------------------------------------- */
 
@@ -14,6 +13,12 @@ void row_key_begin(struct row_key *k, enum row_kind kind)
 {
     k->bytes[0] = (unsigned char)kind;
     k->len = 1;
+}
+
+void row_key_u8(struct row_key *k, uint8_t v)
+{
+    must(k->len < sizeof k->bytes);
+    k->bytes[k->len++] = v;
 }
 
 void row_key_u32(struct row_key *k, uint32_t v)
@@ -196,7 +201,6 @@ static void value_meta(struct buf *b, const struct engine *e)
     buf_u32(b, e->partition_last);
     buf_u32(b, e->group_last);
     buf_u64(b, e->dead_letter_last);
-    buf_u64(b, e->chunk_last);
     buf_u64(b, e->kv_version);
     buf_u64(b, e->timer_last);
     buf_u64(b, (uint64_t)e->safe_us);
@@ -377,51 +381,6 @@ static void cut_dead_letters(struct cutter *c)
     e->dead_letter_cut = e->dead_letter_last;
 }
 
-static void chunk_add(struct engine *e, uint64_t sequence, int64_t due_ms)
-{
-    struct dedup_chunk *chunk = calloc(1, sizeof *chunk);
-    must(chunk != NULL);
-    chunk->sequence = sequence;
-    heap_put(&e->chunks, &chunk->due, due_ms, sequence);
-}
-
-static void cut_dedup(struct cutter *c)
-{
-    struct engine *e = c->e;
-    size_t records = e->dedup.added.len / sizeof(struct dedup_record);
-    const char *at = e->dedup.added.at;
-    if (PLANTED("dedup-not-kept")) records = 0;
-    for (size_t done = 0; done < records;) {
-        size_t n = records - done < DEDUP_CHUNK_RECORDS ? records - done : DEDUP_CHUNK_RECORDS;
-        int64_t due_ms = 0;
-        for (size_t i = 0; i < n; i++) {
-            struct dedup_record r;
-            memcpy(&r, at + (done + i) * sizeof r, sizeof r);
-            if (dedup_record_expiry_ms(&r) > due_ms) due_ms = dedup_record_expiry_ms(&r);
-        }
-        row_key_begin(&c->key, ROW_DEDUP);
-        row_key_u64(&c->key, ++e->chunk_last);
-        c->rows->put(c->rows->ctx, row_key_view(&c->key),
-                     slice_make(at + done * sizeof(struct dedup_record), n * sizeof(struct dedup_record)));
-        chunk_add(e, e->chunk_last, due_ms);
-        done += n;
-    }
-    if (e->dedup.added.cap > 1 << 20) {
-        buf_free(&e->dedup.added);
-    } else {
-        buf_clear(&e->dedup.added);
-    }
-    struct heap_node *n;
-    while ((n = heap_min(&e->chunks)) != NULL && n->key < e->last_head.wall_us / 1000) {
-        struct dedup_chunk *chunk = (struct dedup_chunk *)(void *)((char *)n - offsetof(struct dedup_chunk, due));
-        row_key_begin(&c->key, ROW_DEDUP);
-        row_key_u64(&c->key, chunk->sequence);
-        c->rows->delete (c->rows->ctx, row_key_view(&c->key));
-        heap_remove(&e->chunks, n);
-        free(chunk);
-    }
-}
-
 /* Removed first: a path that came back in the same cut is put behind it. */
 static void cut_kv(struct cutter *c)
 {
@@ -498,7 +457,7 @@ void engine_cut(struct engine *e, const struct engine_rows *rows)
     cut_partitions(&c);
     cut_cursors(&c);
     cut_dead_letters(&c);
-    cut_dedup(&c);
+    dedup_cut(e->dedup, rows, engine_revision(e), e->last_head.wall_us / 1000);
     cut_kv(&c);
     cut_timers(&c);
     cut_segments(&c);
@@ -514,13 +473,13 @@ uint64_t engine_cut_size(const struct engine *e)
     return (uint64_t)e->dirty_queues.count + e->dirty_groups.count + e->dirty_partitions.count + e->dirty_cursors.count +
            e->gone_queues.count + e->gone_cursors.len / 12 + e->gone_groups.len / 8 + e->gone_runs.len / RUN_KEY_BYTES +
            e->gone_letters.len / 16 + e->dirty_kv.count + e->gone_kv_count + e->dirty_timers.count + e->gone_timers.len / 8 +
-           (e->dead_letter_last - e->dead_letter_cut) + e->moved.dirty + e->moved.letter_count +
-           (e->dedup.added.len / sizeof(struct dedup_record) + DEDUP_CHUNK_RECORDS - 1) / DEDUP_CHUNK_RECORDS;
+           (e->dead_letter_last - e->dead_letter_cut) + e->moved.dirty + e->moved.letter_count + dedup_cut_size(e->dedup);
 }
 
 void engine_cut_stored(struct engine *e, uint64_t revision)
 {
     uint32_t i = 0;
+    dedup_cut_stored(e->dedup, revision);
     kv_cut_stored(e, revision);
     kv_values_bound(e, KV_LOOKS);
     moved_stored(e, revision);
@@ -613,7 +572,6 @@ static const char *load_meta(struct engine *e, struct value_reader *v)
     e->partition_last = value_u32(v);
     e->group_last = value_u32(v);
     e->dead_letter_last = e->dead_letter_cut = value_u64(v);
-    e->chunk_last = value_u64(v);
     e->kv_version = value_u64(v);
     e->timer_last = value_u64(v);
     e->safe_us = (int64_t)value_u64(v);
@@ -764,22 +722,6 @@ static const char *load_dead_letter(struct engine *e, struct key_reader *k, stru
     return NULL;
 }
 
-static const char *load_dedup(struct engine *e, struct key_reader *k, struct slice value)
-{
-    uint64_t sequence = key_u64(k);
-    int64_t due_ms = 0, now_ms = e->last_head.wall_us / 1000;
-    if (k->bad || value.len % sizeof(struct dedup_record) != 0) return "a row of the dedup index is damaged";
-    for (size_t at = 0; at < value.len; at += sizeof(struct dedup_record)) {
-        struct dedup_record r;
-        memcpy(&r, value.at + at, sizeof r);
-        int64_t expiry_ms = dedup_record_expiry_ms(&r);
-        if (expiry_ms > due_ms) due_ms = expiry_ms;
-        if (expiry_ms >= now_ms && r.words[0] != 0) dedup_load(&e->dedup, &r);
-    }
-    chunk_add(e, sequence, due_ms);
-    return NULL;
-}
-
 static const char *load_kv(struct engine *e, struct slice path, struct value_reader *v)
 {
     uint8_t space_len = value_u8(v);
@@ -844,7 +786,8 @@ const char *engine_load_row(struct engine *e, struct slice key, struct slice val
     case ROW_DEAD_LETTER:
         return load_dead_letter(e, &k, &v);
     case ROW_DEDUP:
-        return load_dedup(e, &k, value);
+    case ROW_DEDUP_GENERATION:
+        return dedup_load(e->dedup, key, value, e->last_head.wall_us / 1000);
     case ROW_SEGMENT:
         return load_segments(e, key, value);
     case ROW_KV:
@@ -852,6 +795,7 @@ const char *engine_load_row(struct engine *e, struct slice key, struct slice val
     case ROW_TIMER:
         return load_timer(e, &k, &v);
     case ROW_RUN:
+    case ROW_DEDUP_RECORDS:
         return NULL;
     }
     return "a row of unknown kind";
@@ -981,7 +925,7 @@ struct hash128_pair engine_digest(struct engine *e)
         value_dead_letter(&d.b, &letter, true);
         digest_add(&d, ROW_DEAD_LETTER, letter.sequence);
     }
-    dedup_each(&e->dedup, e->last_head.wall_us / 1000, digest_dedup, &d);
+    dedup_each(e->dedup, e->last_head.wall_us / 1000, digest_dedup, &d);
     digest_kv(&d);
     digest_timers(&d);
     buf_u64(&d.b, e->kv_version);

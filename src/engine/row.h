@@ -6,12 +6,15 @@
  *   04 queue partition              lane: name, tail, times, bytes
  *   04 queue partition group        cursor in it, with its lease and history: a lane and its cursors are one range
  *   06 queue sequence               dead letter
- *   07 sequence                     chunk of dedup records (24 bytes each)
+ *   07 class sequence               chunk of the dedup journal (24 bytes a record)
  *   08 home                         live bytes of the segments of the log (0), of the archive (1): node-local
  *   09 path                         KV row: version, times, value (path: tenant, namespace, 0, key)
  *   0a sequence                     timer: path, destination, due time, place of its message
+ *   0b generation                   a generation of the dedup index
+ *   0b generation shard             a piece of its filter
  *   -- behind 80: not loaded at start
  *   81 queue partition last-offset  append runs (40 bytes each) that end with this offset
+ *   8b generation bucket part       dedup records (24 bytes each), and long lists of them: dedup_generation.c
  */
 #ifndef QUEEN_ENGINE_ROW_H
 #define QUEEN_ENGINE_ROW_H
@@ -30,17 +33,20 @@ enum row_kind {
     ROW_SEGMENT,
     ROW_KV,
     ROW_TIMER,
+    ROW_DEDUP_GENERATION,
     ROW_RUN = 0x81,
+    ROW_DEDUP_RECORDS = 0x8b,
 };
 
 enum { LANE_KEY_BYTES = 9, CURSOR_KEY_BYTES = 13, RUN_KEY_BYTES = 17 };
 
 struct row_key {
-    unsigned char bytes[24];
+    unsigned char bytes[32];
     size_t len;
 };
 
 void row_key_begin(struct row_key *k, enum row_kind kind);
+void row_key_u8(struct row_key *k, uint8_t v);
 void row_key_u32(struct row_key *k, uint32_t v);
 void row_key_u64(struct row_key *k, uint64_t v);
 void row_key_lane(struct row_key *k, uint32_t queue, uint32_t partition);

@@ -333,7 +333,7 @@ bool engine_message_find(struct engine *e, struct uuid tenant, uint32_t partitio
     if (p == NULL || !uuid_equal(queue_at(e, p->queue)->tenant, tenant)) return false;
     if (from < p->start) from = p->start;
     struct dedup_key k = dedup_key(e->seed, partition, transaction);
-    if (dedup_find(&e->dedup, k, from, p->tail, INT64_MIN, e->last_head.wall_us / 1000, &hit)) {
+    if (dedup_find(e->dedup, k, from, p->tail, INT64_MIN, e->last_head.wall_us / 1000, &hit)) {
         *offset = hit.offset;
         return true;
     }
@@ -487,7 +487,7 @@ void engine_stats(const struct engine *e, struct engine_stats *out)
                                  .partitions = e->lanes.used,
                                  .groups = e->groups.used,
                                  .leases = e->leases.used,
-                                 .dedup_ids = e->dedup.ids,
+                                 .dedup_ids = dedup_ids(e->dedup),
                                  .dead_letters = e->letters_all.count,
                                  .runs_in_memory = e->run_count,
                                  .lanes_in_memory = e->lanes_in_memory,
@@ -508,10 +508,11 @@ void engine_stats(const struct engine *e, struct engine_stats *out)
         for (uint32_t g = q->groups; g != 0; g = group_at(e, g)->next) out->cursors += group_at(e, g)->cursor_count;
         for (uint32_t g = q->retired; g != 0; g = group_at(e, g)->next) out->cursors += group_at(e, g)->cursor_count;
     }
+    out->dedup_bytes = dedup_memory(e->dedup);
     for (uint64_t i = 0; i < e->segments[HOME_LOG].count; i++) out->log_live_bytes += e->segments[HOME_LOG].bytes[i];
     for (uint64_t i = 0; i < e->segments[HOME_ARCHIVE].count; i++)
         out->archive_live_bytes += e->segments[HOME_ARCHIVE].bytes[i];
-    out->memory_bytes = dedup_memory(&e->dedup) + out->lane_bytes + (uint64_t)e->lanes.used * sizeof(struct lane) +
+    out->memory_bytes = out->dedup_bytes + out->lane_bytes + (uint64_t)e->lanes.used * sizeof(struct lane) +
                         idmap_bytes(&e->partition_names) + (uint64_t)e->leases.used * sizeof(struct lease) +
                         (uint64_t)e->kv_order.count * sizeof(struct kv_row) + e->kv_bytes - e->kv_absent_bytes +
                         (uint64_t)e->timer_order.count * sizeof(struct timer) + (uint64_t)e->names.chunk_count * 65536;

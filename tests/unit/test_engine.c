@@ -1,8 +1,7 @@
 /* The engine's rules one by one, with log time and wall time moved by hand. What can be seen over HTTP is in tests/api; here is
  * what only the inside shows: exact edges of windows, wake-ups, what leaves memory, what a cut and a reload keep. */
-#include "engine_kit.h"
-
 #include "engine/dedup.h"
+#include "engine_kit.h"
 
 enum { SECOND = 1000000 };
 
@@ -352,35 +351,6 @@ static void damaged_rows_and_entries_are_named_not_believed(void **state)
     engine_free(e);
 }
 
-static void the_dedup_index_forgets_by_time_not_by_sweep(void **state)
-{
-    (void)state;
-    struct dedup d = {0};
-    struct dedup_hit hit;
-    struct dedup_key key = dedup_key(1, 1, slice_of("x"));
-    dedup_add(&d, key, 7, 1000, 0, false);
-    assert_true(dedup_find(&d, key, 0, 100, INT64_MIN, 1000 + DEDUP_KEEP_MIN_MS, &hit));
-    assert_int_equal(hit.offset, 7);
-    assert_false(dedup_find(&d, key, 0, 100, INT64_MIN, 1001 + DEDUP_KEEP_MIN_MS, &hit));
-    assert_int_equal(d.ids, 1);
-    dedup_sweep(&d, 2000, 1001 + DEDUP_KEEP_MIN_MS);
-    assert_int_equal(d.ids, 0);
-    for (uint64_t i = 0; i < 100000; i++) {
-        dedup_add(&d, dedup_key(1, (uint32_t)(i % 7), slice_make(&i, 8)), i, (int64_t)i, (uint8_t)(i % 3), false);
-    }
-    for (uint64_t i = 0; i < 100000; i++) {
-        assert_true(dedup_find(&d, dedup_key(1, (uint32_t)(i % 7), slice_make(&i, 8)), 0, UINT64_MAX, INT64_MIN, 0, &hit));
-        assert_int_equal(hit.offset, i);
-    }
-    dedup_sweep(&d, 400000, 50000 + DEDUP_KEEP_MIN_MS);
-    for (uint64_t i = 0; i < 100000; i++) {
-        bool kept = dedup_find(&d, dedup_key(1, (uint32_t)(i % 7), slice_make(&i, 8)), 0, UINT64_MAX, INT64_MIN,
-                               50000 + DEDUP_KEEP_MIN_MS, &hit);
-        assert_int_equal(kept, i >= 50000 || i % 3 != 0);
-    }
-    dedup_free(&d);
-}
-
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -401,7 +371,6 @@ int main(void)
         TEST(a_queue_deleted_right_before_a_crash_is_reaped_after_it),
         TEST(dead_letters_are_listed_newest_first_also_after_a_restart),
         TEST(damaged_rows_and_entries_are_named_not_believed),
-        TEST(the_dedup_index_forgets_by_time_not_by_sweep),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

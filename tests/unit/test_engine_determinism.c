@@ -563,7 +563,7 @@ static void other_replay(struct other *o, struct kit_log *log, int ways)
     struct kit *k = &o->kit;
     *k = (struct kit){.log = log};
     bool recovers = ways & RECOVERS;
-    if (ways & FORGETS) k->budget.lanes = 1;
+    if (ways & FORGETS) k->budget = (struct engine_budget){.lanes = 1, .dedup = 1 + rng(60000)};
     k->budget.kv_values = 1; /* values leave as soon as they are stored */
     arena_init(&k->arena);
     kit_engine_open(k);
@@ -571,7 +571,7 @@ static void other_replay(struct other *o, struct kit_log *log, int ways)
     for (size_t n = 0; n < log->count; n++) {
         other_apply(k, log, n);
         if (ways & FORGETS && rng(20) == 0) engine_idle(k->e);
-        if (rng(3) == 0) engine_housekeep(k->e);
+        for (uint32_t i = rng(3) == 0 ? rng(400) : 0; i > 0; i--) engine_housekeep(k->e);
         if (ways & FORGETS && rng(6) == 0) other_read(k);
         if (rng(9) == 0) {
             revision = kit_cut_begin(k);
