@@ -261,7 +261,7 @@ struct moved {
     struct idmap keys;
     struct numbers list;  /* of rows */
     uint32_t dirty, last; /* rows that are dirty; the row of the last run moved */
-    uint64_t count;       /* moves ever: part of the revision */
+    uint64_t count;       /* moves ever, and other changes of rows without an entry: part of the revision */
     uint32_t letter_count;
     struct buf letters; /* rows of letters that moved since the last cut: struct moved_letter and value, each */
 };

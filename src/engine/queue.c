@@ -371,6 +371,7 @@ static bool cursors_reap(struct engine *e, struct queue *q, struct group *g)
         run_trim(e, p);
     }
     lane_walk_end(&w);
+    e->moved.count++; /* rows changed without an entry */
     return g->cursor_count > 0;
 }
 

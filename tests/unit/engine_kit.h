@@ -46,6 +46,7 @@ struct kit {
     struct engine_budget budget; /* of an engine that is opened from here on */
     struct arena arena;
     struct engine_result result; /* of the last command applied by kit_do */
+    uint32_t scans;              /* reads of rows since it was last set to 0 */
     struct buf text;             /* results as text, of every entry since kit_text_clear */
     uint32_t ready;              /* lanes reported ready since it was last set to 0 */
     uint32_t appended;           /* appends reported since it was last set to 0 */
@@ -112,6 +113,7 @@ static void kit_scan(void *ctx, struct slice from, struct slice to, bool (*row)(
                      void *row_ctx)
 {
     struct kit *k = ctx;
+    k->scans++;
     for (size_t at = kit_row_place(&k->store, from); at < k->store.count; at++) {
         if (slice_compare(buf_view(&k->store.rows[at].key), to) >= 0) return;
         if (!row(row_ctx, buf_view(&k->store.rows[at].key), buf_view(&k->store.rows[at].value))) return;
