@@ -370,6 +370,7 @@ struct broker *broker_open(const struct config *config, const struct broker_plac
     loop_hook_add(group_loop, &b->late_hook);
     *exit_code = 2;
     if (!segments_check(b, error)) goto fail;
+    if (!reclaim_open(b, exit_code, error)) goto fail;
     net_begin(b);
     inbox_clock(b);
     disk_guard_look(b);
@@ -391,6 +392,7 @@ void broker_close(struct broker *b)
 {
     timers_cancel(b);
     cold_free(b);
+    reclaim_free(b);
     if (b->replica != NULL) {
         dispatch_free(b);
         if (b->place.net != NULL) net_detach(b->place.net, (uint16_t)b->place.group);
@@ -404,7 +406,7 @@ void broker_close(struct broker *b)
     if (b->snapshots != NULL) snapshots_free(b->snapshots);
     if (b->engine != NULL) engine_free(b->engine);
     if (b->lock_fd >= 0) close(b->lock_fd);
-    free(b->keeper.dead);
+    for (int i = 0; i < 2; i++) free(b->keeper.dead[i].at);
     heap_free(&b->deadlines);
     buf_free(&b->internal);
     buf_free(&b->encoded);
@@ -437,9 +439,8 @@ static void counter_publish(atomic_uint_fast64_t *cell, uint64_t value)
 static void stop_turn(struct broker *b)
 {
     if (!b->stopping) return;
-    bool idle =
-        dispatch_hopeless(b) || (b->flight_count == 0 && b->cluster.forwarded.count == 0 && b->cold.calls.count == 0 &&
-                                 (!b->leading || (b->queued.count == 0 && b->bulk.count == 0 && b->internal_count == 0)));
+    bool idle = dispatch_hopeless(b) || (b->flight_count == 0 && b->cluster.forwarded.count == 0 && b->cold.calls.count == 0 &&
+                                         (!b->leading || (b->queued.count == 0 && b->internal_count == 0)));
     bool late = b->mono_us - b->stop_began_us >= STOP_ALL_US;
     if (!late && (!idle || !keeper_settled(b))) return;
     if (late) log_warn("stopping without waiting any longer; what is not flushed is replayed from the log at the next start");

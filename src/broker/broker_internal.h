@@ -14,6 +14,7 @@
  *   ticker.c      timers that are due: ticks into the log
  *   retention.c   messages whose time is over: trims into the log
  *   keeper.c      cuts and flushes of the store, log trimming, housekeeping
+ *   reclaim.c     what is wanted of mostly dead log segments is copied to the archive
  *   admission.c   refusing early
  *   disk_guard.c  room on the disk
  *   stamp.c       times of entries
@@ -31,6 +32,7 @@
 #include "broker/die.h"
 #include "broker/hash_table.h"
 #include "broker/place.h"
+#include "broker/reclaim.h"
 #include "broker/snapshot.h"
 #include "broker/stamp.h"
 #include "replica/replica.h"
@@ -48,10 +50,6 @@ enum {
     POP_MARGIN_US_MAX = 50000,   /* an empty long poll is answered this much before its deadline at most */
     HOMES_MAX = 64,              /* edge loops */
     CUT_ROWS = 4096,             /* a cut is taken when about so many rows changed */
-    CUT_ROWS_BULK = 1024,        /* while bulk work goes on: it takes less long each time */
-    BULK_EVERY_US = 3000,        /* at most one piece of bulk work in that time: the rest is others' */
-    HOUSEKEEP_EVERY_US = 1000,   /* and one step of housekeeping */
-    BULK_RECENT_US = 100000,
     CUTS_WAITING_MAX = 2,        /* batches submitted to the store and not written */
     STOP_HAND_OVER_US = 3000000, /* graceful stop: for another node to take over leadership */
     STOP_ANSWERS_US = 5000000,   /* graceful stop: for entries in flight */
@@ -255,6 +253,12 @@ struct dead_segment {
     uint64_t first_pos, seen_revision;
 };
 
+/* By place; [0, kept) and [next, count) while the log is trimmed. */
+struct dead_segments {
+    struct dead_segment *at;
+    uint32_t count, cap, kept, next;
+};
+
 struct keeper {
     uint64_t cut_revision, flush_revision, durable_revision; /* given to the store, with a flush; durable there */
     uint64_t cuts[CUTS_WAITING_MAX];                         /* revisions of those that wait for the store */
@@ -263,14 +267,11 @@ struct keeper {
     uint64_t applied_term, seen_revision;
     int64_t unflushed_since_us; /* 0 = everything applied is flushed or being flushed */
     int64_t idle_at_us;
-    bool gives_back;     /* memory, when housekeeping is done */
-    int64_t house_at_us; /* the next step of housekeeping; 0 = at once */
-    int64_t bulk_at_us;  /* the next piece of bulk work */
+    bool gives_back; /* memory, when housekeeping is done */
     uint32_t cuts_waiting;
     bool flush_waiting, behind;
     struct loop_timer timer;
-    struct dead_segment *dead; /* by position; [0, dead_kept) and [dead_next, dead_count) while the log is trimmed */
-    uint32_t dead_count, dead_cap, dead_kept, dead_next;
+    struct dead_segments dead[2]; /* of the log, of the archive */
 };
 
 struct disk_guard {
@@ -351,8 +352,6 @@ struct broker {
     struct engine_now now; /* the stamps an entry made now would carry */
 
     struct call_list arrived, queued;
-    struct call_list
-        bulk; /* queued pieces of what concerns a whole queue or tenant: one an entry, as fast as the store keeps up */
     uint64_t queued_bytes;
     uint64_t arrivals;
     struct heap deadlines;
@@ -380,6 +379,7 @@ struct broker {
     uint32_t home_count;
     struct keeper keeper;
     struct cold_reads cold;
+    struct reclaim *reclaim;
     struct disk_guard guard;
     struct cluster cluster;
     struct snapshots *snapshots; /* NULL: alone */
@@ -572,9 +572,7 @@ void ticker_flight_gone(struct broker *b); /* an entry with a tick applied, or w
 void ticker_fire(struct loop_timer *t);
 
 /* keeper.c */
-bool keeper_turn(struct broker *b);           /* true when housekeeping has more to do */
-bool keeper_bulk_due(const struct broker *b); /* a piece of bulk work may go into an entry */
-bool keeper_has_room(const struct broker *b); /* the store keeps up: work that changes many rows may go on */
+bool keeper_turn(struct broker *b); /* true when housekeeping has more to do */
 void keeper_fire(struct loop_timer *t);
 bool keeper_cut(struct broker *b);     /* all that is applied goes to the store; false: it has enough to write, try again */
 bool keeper_settled(struct broker *b); /* stopping: everything applied is durable */

@@ -55,6 +55,9 @@ struct config {
     uint32_t retention_every_ms;   /* RETENTION_INTERVAL, 5000: how long after an entry, or a round, the next round begins */
     uint32_t retention_scan_per_s; /* QUEEN_RAFT_RETENTION_SCAN_PER_S, 50000: lanes looked at */
     uint64_t scrub_bytes_s;        /* QUEEN_SCRUB_BYTES_S, 4 MiB: sealed files of the log looked through; 0 = off */
+    uint64_t reclaim_bytes_s;      /* QUEEN_RECLAIM_BYTES_S, 32 MiB: read and copied to give back mostly dead files; 0 = off */
+    uint32_t reclaim_live_pct;     /* QUEEN_RECLAIM_LIVE_PCT, 40: files with less of them still wanted are given back */
+    uint32_t reclaim_after_ms;     /* QUEEN_RECLAIM_AFTER_MS, 30000: when they have been so for so long */
     uint32_t durable_every_ms;     /* QUEEN_RAFT_DURABLE_EVERY_MS, 1000: rows of the store become durable */
     uint64_t durable_every_bytes;  /* QUEEN_RAFT_DURABLE_EVERY_BYTES, 256 MiB of log */
     uint32_t disk_high_pct, disk_low_pct; /* QUEEN_RAFT_DISK_HIGH_PCT, _LOW_PCT: 85, 80 */

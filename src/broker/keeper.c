@@ -34,49 +34,64 @@ static void row_delete_range(void *ctx, struct slice from, struct slice to)
     store_batch_delete_range(ctx, from, to);
 }
 
-static void dead_keep(struct keeper *k, struct dead_segment d)
+static void dead_keep(struct dead_segments *k, struct dead_segment d)
 {
-    if (k->dead_kept == k->dead_next) { /* no room in front of what is still to be looked at */
-        uint32_t ahead = k->dead_count - k->dead_next, room = 16;
-        if (k->dead_count + room > k->dead_cap) {
-            k->dead_cap = k->dead_cap * 2 + room;
-            k->dead = realloc(k->dead, k->dead_cap * sizeof k->dead[0]);
-            must(k->dead != NULL);
+    if (k->kept == k->next) { /* no room in front of what is still to be looked at */
+        uint32_t ahead = k->count - k->next, room = 16;
+        if (k->count + room > k->cap) {
+            k->cap = k->cap * 2 + room;
+            k->at = realloc(k->at, k->cap * sizeof k->at[0]);
+            must(k->at != NULL);
         }
-        memmove(&k->dead[k->dead_next + room], &k->dead[k->dead_next], ahead * sizeof k->dead[0]);
-        k->dead_next += room;
-        k->dead_count += room;
+        memmove(&k->at[k->next + room], &k->at[k->next], ahead * sizeof k->at[0]);
+        k->next += room;
+        k->count += room;
     }
-    k->dead[k->dead_kept++] = d;
+    k->at[k->kept++] = d;
 }
 
-/* Asked in the order of positions. The live bytes are those of the present state, but a crash comes back at the durable one, in
+/* Asked in the order of places. The live bytes are those of the present state, but a crash comes back at the durable one, in
  * which a segment may be wanted that has been given up since. So it goes only when the durable state has seen it dead. */
+static bool places_wanted(struct broker *b, struct dead_segments *k, uint64_t first, uint64_t end)
+{
+    must(first < end);
+    uint64_t bytes = b->config.segment_bytes;
+    if (cold_wants(b, first, end)) return true;
+    for (uint64_t at = first; at < end; at += bytes)
+        if (engine_segment_live(b->engine, at) > 0) return true;
+    while (k->next < k->count && k->at[k->next].first_pos < first) k->next++;
+    bool known = k->next < k->count && k->at[k->next].first_pos == first;
+    struct dead_segment d = {.first_pos = first, .seen_revision = engine_revision(b->engine)};
+    if (known) d = k->at[k->next++];
+    if (d.seen_revision <= b->keeper.durable_revision) return false;
+    dead_keep(k, d);
+    return true;
+}
+
 static bool segment_wanted(void *ctx, uint64_t first_pos, uint64_t end_pos)
 {
     struct broker *b = ctx;
-    struct keeper *k = &b->keeper;
-    must(first_pos < end_pos);
-    uint64_t bytes = b->config.segment_bytes;
-    if (cold_wants(b, first_pos, end_pos)) return true;
-    for (uint64_t at = first_pos / bytes; at <= (end_pos - 1) / bytes; at++) {
-        if (engine_segment_live(b->engine, at * bytes) > 0) return true;
-    }
-    while (k->dead_next < k->dead_count && k->dead[k->dead_next].first_pos < first_pos) k->dead_next++;
-    bool known = k->dead_next < k->dead_count && k->dead[k->dead_next].first_pos == first_pos;
-    struct dead_segment d = {.first_pos = first_pos, .seen_revision = engine_revision(b->engine)};
-    if (known) d = k->dead[k->dead_next++];
-    if (d.seen_revision <= k->durable_revision) return false;
-    dead_keep(k, d);
-    return true;
+    return places_wanted(b, &b->keeper.dead[0], first_pos, end_pos);
+}
+
+static bool archive_wanted(void *ctx, uint64_t first_pos, uint64_t end_pos)
+{
+    struct broker *b = ctx;
+    return places_wanted(b, &b->keeper.dead[1], first_pos | PLACE_ARCHIVE, end_pos | PLACE_ARCHIVE);
 }
 
 static void log_cut(struct broker *b)
 {
     struct keeper *k = &b->keeper;
-    k->dead_kept = k->dead_next = 0;
+    k->dead[0].kept = k->dead[0].next = 0;
     replica_stored(b->replica, k->durable_index, segment_wanted, b);
-    k->dead_count = k->dead_kept;
+    k->dead[0].count = k->dead[0].kept;
+    struct log *archive = b->places.archive;
+    if (archive == NULL || reclaim_owns_archive(b)) return;
+    k->dead[1].kept = k->dead[1].next = 0;
+    log_trim(archive, log_end_pos(archive), archive_wanted, b);
+    k->dead[1].count = k->dead[1].kept;
+    log_idle(archive);
 }
 
 static void behind_set(struct broker *b)
@@ -112,6 +127,7 @@ static void cut_flushed(void *ctx, struct store_mark mark)
     k->durable_revision = k->flush_revision;
     k->durable_pos = k->flush_pos;
     log_cut(b);
+    reclaim_wake(b);
     log_idle(replica_log(b->replica));
     cold_idle(b);
     behind_set(b);
@@ -154,48 +170,13 @@ static int64_t flush_due_us(const struct broker *b)
     return b->keeper.unflushed_since_us + (int64_t)b->config.durable_every_ms * 1000;
 }
 
-/* What changes many rows goes on step by step, not faster than the store, in small cuts and with pauses, so that nobody else waits. */
-static uint64_t cut_rows(const struct broker *b)
-{
-    const struct keeper *k = &b->keeper;
-    bool bulk = b->bulk.count > 0 || b->mono_us < k->bulk_at_us + BULK_RECENT_US || k->house_at_us != 0;
-    return bulk ? CUT_ROWS_BULK : CUT_ROWS;
-}
-
-bool keeper_has_room(const struct broker *b)
-{
-    return b->keeper.cuts_waiting < CUTS_WAITING_MAX && engine_cut_size(b->engine) < 2 * cut_rows(b);
-}
-
-bool keeper_bulk_due(const struct broker *b)
-{
-    return b->bulk.count > 0 && b->mono_us >= b->keeper.bulk_at_us && keeper_has_room(b);
-}
-
-static void housekeep(struct broker *b)
-{
-    struct keeper *k = &b->keeper;
-    if (!b->housekeeping || b->stopping || b->mono_us < k->house_at_us || !keeper_has_room(b)) return;
-    b->housekeeping = engine_housekeep(b->engine);
-    k->house_at_us = b->housekeeping ? b->mono_us + HOUSEKEEP_EVERY_US : 0;
-}
-
-static int64_t sooner(int64_t at_us, int64_t other_us)
-{
-    return at_us == 0 || other_us < at_us ? other_us : at_us;
-}
-
 static void timer_arm(struct broker *b)
 {
     struct keeper *k = &b->keeper;
     int64_t at_us = k->idle_at_us;
-    if (keeper_has_room(b)) {
-        if (b->bulk.count > 0) at_us = sooner(at_us, k->bulk_at_us);
-        if (b->housekeeping && k->house_at_us != 0) at_us = sooner(at_us, k->house_at_us);
-    }
     /* While the store has enough to write, its callback brings the turn that goes on. */
     bool flushes = k->unflushed_since_us != 0 && !k->flush_waiting && k->cuts_waiting < CUTS_WAITING_MAX;
-    if (flushes) at_us = sooner(at_us, flush_due_us(b));
+    if (flushes && (at_us == 0 || flush_due_us(b) < at_us)) at_us = flush_due_us(b);
     if (at_us == 0 || (heap_holds(&k->timer.node) && k->timer.node.key <= at_us)) return;
     loop_timer_set(b->loop, &k->timer, at_us);
 }
@@ -234,7 +215,7 @@ bool keeper_turn(struct broker *b)
 {
     struct keeper *k = &b->keeper;
     engine_visits_over(b->engine);
-    housekeep(b);
+    if (b->housekeeping) b->housekeeping = engine_housekeep(b->engine);
     if (k->gives_back && !b->housekeeping) {
         k->gives_back = false;
         memory_give_back();
@@ -247,11 +228,11 @@ bool keeper_turn(struct broker *b)
         if (revision > k->seen_revision) behind_set(b);
         k->seen_revision = revision;
         bool flush = flush_due(b);
-        bool cut = flush || (revision > k->cut_revision && engine_cut_size(b->engine) >= cut_rows(b));
+        bool cut = flush || (revision > k->cut_revision && engine_cut_size(b->engine) >= CUT_ROWS);
         if (cut && k->cuts_waiting < CUTS_WAITING_MAX) cut_submit(b, flush);
     }
     timer_arm(b);
-    return b->housekeeping && k->house_at_us == 0 && keeper_has_room(b);
+    return b->housekeeping;
 }
 
 bool keeper_settled(struct broker *b)

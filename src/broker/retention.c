@@ -32,10 +32,6 @@ void retention_fire(struct loop_timer *t)
         timer_set(b, (int64_t)b->config.retention_every_ms * 1000);
         return;
     }
-    if (!keeper_has_room(b)) {
-        timer_set(b, STEP_US);
-        return;
-    }
     uint32_t looks = (uint32_t)((uint64_t)b->config.retention_scan_per_s * STEP_US / 1000000) + 1;
     enum trim_round round = engine_trim_due(b->engine, b->now, looks, items, TRIMS_AN_ENTRY, &count);
     if (count > 0) internal_trim(b, items, count);

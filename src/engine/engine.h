@@ -544,7 +544,7 @@ struct engine_rows {
 /* Rows changed since the last cut, as a consistent state at engine_applied_index. Cost: proportional to what changed. */
 void engine_cut(struct engine *e, const struct engine_rows *rows);
 uint64_t engine_cut_size(const struct engine *e); /* about how many rows a cut would give now */
-/* Rises with everything that a cut could show: entries, and places and rows that change between them. It begins at the applied index. */
+/* Rises with everything that a cut could show: entries, and places that change between them. It begins at the applied index. */
 uint64_t engine_revision(const struct engine *e);
 /* All cuts up to the one taken at this revision are stored (readable through engine_cold): what only waited for that may leave memory. */
 void engine_cut_stored(struct engine *e, uint64_t revision);
@@ -568,12 +568,13 @@ uint64_t engine_archive_last(const struct engine *e);
 enum holder_kind { HOLDER_RUN, HOLDER_TIMER, HOLDER_LETTER };
 
 struct holder {
-    uint64_t where;  /* of the block */
-    uint64_t number; /* run: its first offset; timer, letter: sequence */
-    int64_t us;      /* run: createdAt; timer: when it is due */
-    uint32_t bytes;  /* of the block */
-    uint32_t at;     /* run: the lane's number; timer: the engine's own */
-    uint8_t kind;    /* enum holder_kind */
+    uint64_t where;     /* of the block */
+    uint64_t number;    /* run: its first offset; timer, letter: sequence */
+    int64_t us;         /* run: createdAt; timer: when it is due */
+    uint32_t bytes;     /* of the block */
+    uint32_t at;        /* run: the lane's number; timer: the engine's own */
+    uint8_t kind;       /* enum holder_kind */
+    struct uuid tenant; /* timer */
 };
 
 /* A lane whose runs are looked at, by number or, 0, by its names (which must live on). */

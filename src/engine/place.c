@@ -45,7 +45,7 @@ void moved_free(struct engine *e)
 
 uint64_t engine_revision(const struct engine *e)
 {
-    return e->applied_index + e->moved.count + e->reaped_steps;
+    return e->applied_index + e->moved.count;
 }
 
 /* ---- rows that the store does not have yet -------------------------------------------------------------------------- */
@@ -256,6 +256,7 @@ bool engine_timer_holders(struct engine *e, uint64_t *next, uint64_t first, uint
                            .bytes = t->block_bytes,
                            .at = at,
                            .kind = HOLDER_TIMER};
+        memcpy(h.tenant.bytes, t->bytes, sizeof h.tenant.bytes);
         found(ctx, &h);
     }
     *next = at;

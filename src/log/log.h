@@ -41,6 +41,9 @@ struct log_options {
     int64_t cache_age_us;     /* images not used for so long leave memory (log_idle) */
     uint64_t first_index;     /* records with a lower index are not reported */
     uint64_t first_pos;       /* no wanted record is before this position: where the scan begins (0 = the oldest file) */
+    bool
+        sparse; /* segments are trimmed in any order: the scan begins behind the last one that is missing, and no trimmed file is
+                                 kept for later segments */
     void *ctx;
     void (*record)(void *ctx, const struct log_record *r); /* during log_open: each wanted record in index order; a repeat of
                                                               an index replaces everything from it on */

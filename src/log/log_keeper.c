@@ -247,7 +247,7 @@ static struct segment *removal_take(struct log *l)
 static bool removal_do(struct log *l, struct segment *s, struct fault *f)
 {
     char name[LOG_NAME_BYTES], spare[LOG_NAME_BYTES];
-    bool keep = l->spare_count < LOG_SPARES_MAX && s->end_pos - s->first_pos == l->segment_bytes;
+    bool keep = !l->o.sparse && l->spare_count < LOG_SPARES_MAX && s->end_pos - s->first_pos == l->segment_bytes;
     uint32_t id = l->spare_next++;
     pthread_mutex_unlock(&l->file_lock);
     segment_name(s->first_pos, name);

@@ -634,6 +634,13 @@ static enum log_status scan_begin(struct load *d)
     return missing_fail(d, pos);
 }
 
+static void holes_pass(struct load *d)
+{
+    const struct log *l = d->l;
+    for (uint32_t n = d->at + 1; n < l->segment_count; n++)
+        if (l->segments[n - 1]->end_pos != l->segments[n]->first_pos) d->at = n;
+}
+
 static enum log_status load_run(struct load *d)
 {
     struct log *l = d->l;
@@ -658,6 +665,7 @@ static enum log_status load_run(struct load *d)
     if (status == LOG_OK) status = ends_set(d);
     if (status == LOG_OK) status = scan_begin(d);
     if (status != LOG_OK) return status;
+    if (l->o.sparse) holes_pass(d);
     bool inside;
     for (;;) {
         status = segment_load(d, &inside);

@@ -82,6 +82,11 @@ uint64_t keep_start(const struct replica *r, uint64_t index)
     return high;
 }
 
+uint64_t replica_kept_pos(const struct replica *r)
+{
+    return r->marks.count == 0 ? 0 : r->marks.at[0].pos;
+}
+
 uint64_t replica_scan_pos(const struct replica *r, uint64_t index)
 {
     must(index > 0 && index <= r->applied);

@@ -170,6 +170,8 @@ void replica_full(struct replica *r, bool full);
  * log_trim. */
 void replica_stored(struct replica *r, uint64_t index, bool (*wanted)(void *ctx, uint64_t first_pos, uint64_t end_pos),
                     void *ctx);
+/* What lies before this position goes when `wanted` says no. */
+uint64_t replica_kept_pos(const struct replica *r);
 /* Position at which a scan must begin to find every record after `index` (an applied one). To be stored with `index`. */
 uint64_t replica_scan_pos(const struct replica *r, uint64_t index);
 /* Position of an entry's body in the log; 0 when it is not among the entries that are kept. */

@@ -26,6 +26,7 @@ static void config_make(void)
     must(config_read(&base, 0, NULL, &error));
     base.segment_bytes = 1 << 20;
     base.cache_bytes = 1 << 20;
+    base.reclaim_bytes_s = 0; /* it has a thread */
     base.edge_threads = 1;
     base.group_own_thread = false;
     base.groups = 1;
