@@ -266,7 +266,7 @@ struct moved {
     struct buf letters; /* rows of letters that moved since the last cut: struct moved_letter and value, each */
 };
 
-enum { ENGINE_DIGESTS_KEPT = 4096 };
+enum { ENGINE_DIGESTS_KEPT = 4096, LOADING_NAMES = 32 };
 
 struct engine {
     struct engine_options options;
@@ -283,7 +283,7 @@ struct engine {
     struct dedup *dedup;
     struct slab letters;
     struct tree letters_all, letters_of_queue, letters_of_lane, letters_at_place;
-    uint64_t dead_letter_cut; /* sequence of the last one in a cut */
+    uint64_t dead_letter_cut;                    /* sequence of the last one in a cut */
     struct partition *lane_newest, *lane_oldest; /* in memory, by when they came or were looked at for leaving */
     uint32_t lanes_in_memory, leaving;           /* leaving: so many are still to be looked at because the broker is idle */
     uint64_t lane_record_bytes, cut_stored;      /* cut_stored: revision up to which all cuts are readable */
@@ -293,6 +293,11 @@ struct engine {
     struct reap *reap;       /* lane.c: of the queue being reaped */
     struct buf loading;      /* at start: rows of the lane that was begun */
     uint32_t loading_lane;
+    uint32_t loading_turn;
+    struct {
+        uint64_t hash;
+        uint32_t number;
+    } loading_names[LOADING_NAMES]; /* on their way into partition_names */
     bool loading_awake;
     struct numbers loaded_ready; /* at start: ready cursors, to be listed in their order */
     struct numbers dirty_queues, dirty_groups, dirty_partitions, dirty_cursors, gone_queues;
@@ -392,10 +397,10 @@ void lanes_visited(struct engine *e);               /* those that reads brought 
 bool lanes_leave_all(struct engine *e);             /* e->leaving: some of them; true: more */
 bool lanes_reap(struct engine *e, struct queue *q); /* some lanes of a deleted queue are taken out; true: more */
 void lanes_free(struct engine *e);
-/* Start: a lane's row, then its cursors' rows; lane_loaded behind the last one. */
+/* Start: a lane's row, then its cursors' rows; lanes_loaded behind the last one. */
 const char *lane_load(struct engine *e, struct slice key, struct slice value);
 const char *lane_load_cursor(struct engine *e, struct slice key, struct slice value);
-void lane_loaded(struct engine *e);
+void lanes_loaded(struct engine *e);
 
 /* ---- row.c: false when it is damaged ---- */
 bool row_lane_read(struct slice key, struct slice value, struct lane_row *out);
