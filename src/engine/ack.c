@@ -67,6 +67,7 @@ struct ack_group {
     bool fenced;
     struct uuid lease;
     uint64_t first, end;         /* first <= o < end may be acked */
+    int64_t since_ms;            /* nothing from `first` on was created before */
     struct resolved **by_offset; /* the resolved ones, ascending */
     uint32_t by_offset_count;
 };
@@ -91,7 +92,8 @@ static bool resolve_key(const struct ack_group *a, struct dedup_key k, struct sl
                         uint64_t *out)
 {
     struct dedup_hit hit;
-    if (dedup_find(a->e->dedup, k, from, to, INT64_MIN, a->e->wall_us / 1000, &hit)) {
+    int64_t since_ms = from >= a->first ? a->since_ms : INT64_MIN;
+    if (dedup_find(a->e->dedup, k, from, to, since_ms, a->e->wall_us / 1000, &hit)) {
         *out = hit.offset;
         return true;
     }
@@ -151,6 +153,14 @@ static void resolve_from_messages(struct ack_group *a)
     free(hashes);
 }
 
+/* Generations of ids that are older than what may be acked need not be asked. Times rise with offsets. Not worth a read. */
+static int64_t since_of(const struct ack_group *a)
+{
+    struct run r;
+    if (a->p->run_count == 0 || a->first < a->p->runs[0].first || !run_find(a->e, a->p, a->first, &r)) return INT64_MIN;
+    return r.created_us / 1000;
+}
+
 static void resolve_all(struct ack_group *a)
 {
     enum { PREFETCH = 32 };
@@ -160,7 +170,7 @@ static void resolve_all(struct ack_group *a)
         if (i % PREFETCH == 0) {
             for (uint32_t k = 0; k < PREFETCH && i + k < a->count; k++) {
                 keys[k] = dedup_key(a->e->seed, a->p->number, a->items[i + k].item.transaction);
-                dedup_prefetch(a->e->dedup, keys[k], INT64_MIN, DEDUP_CLASS_MAX);
+                dedup_prefetch(a->e->dedup, keys[k], a->since_ms, DEDUP_CLASS_MAX);
             }
         }
         struct resolved *r = &a->items[i];
@@ -567,6 +577,7 @@ static void group_ack(struct ack_group *a, struct slice group_name)
     if (a->first < a->p->start) a->first = a->p->start;
     a->end = a->c->leased ? a->c->lease.last + 1 : a->p->tail;
     if (a->end < a->first) a->end = a->first;
+    a->since_ms = since_of(a);
     resolve_all(a);
     sort_by_offset(a, a->plan->arena);
     group_settle(a, a->plan->arena);

@@ -38,7 +38,7 @@ struct dedup *dedup_new(const struct engine_cold *cold, uint64_t budget_bytes)
     d->young_max = budget / 8 / YOUNG_ID_BYTES;
     if (d->young_max < YOUNG_MIN) d->young_max = YOUNG_MIN;
     if (d->young_max > YOUNG_MAX) d->young_max = YOUNG_MAX;
-    d->filter_limit = budget / 4 * 3;
+    d->filter_share = d->filter_limit = budget / 4 * 3;
     d->cache_limit = budget / 16;
     d->cache_count = (uint32_t)(d->cache_limit / CACHE_ROW_BYTES);
     if (d->cache_count < CACHE_ROWS_MIN) d->cache_count = CACHE_ROWS_MIN;
@@ -58,6 +58,7 @@ void dedup_free(struct dedup *d)
         free(s);
     }
     for (uint32_t i = 0; i < d->generation_count; i++) dedup_filter_drop(&d->generations[i].filter);
+    dedup_filter_drop(&d->returning.filter);
     free(d->generations);
     dedup_table_free(&d->seal.table);
     dedup_table_free(&d->dead);

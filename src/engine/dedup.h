@@ -13,17 +13,18 @@
  * comes back with the one or the other. Until that cut is stored its look-ups are answered from memory. A start reads the journal and the
  * filters, no records. A generation of an eighth of its class's ids goes as a whole when its last id is past.
  *
- * Budget: an eighth for young tables, a sixteenth for record rows that were read, three quarters for filters. New filters become thinner as
- * that fills up (18, 12, 8 bits an id); when it is full the generation that ends first loses its filter, and then every look-up that may
- * concern it reads a row: answers stay exact, speed falls. Not in the budget: what no cut has taken yet.
+ * Budget: an eighth for young tables, a sixteenth for record rows that were read, three quarters for filters, with what is left over of other
+ * budgets (dedup_spare). New filters become thinner as that fills up (18, 14, 10, 7, 6 bits an id); when it is full the generation that ends
+ * first loses its filter until there is room again, and then every look-up that may concern it reads a row: answers stay exact, speed falls.
+ * Not in the budget: what no cut has taken yet.
  *
  * False hits: two different ids of one partition equal in 96 bits. With 10^9 ids in the index that is 10^-20 a look-up.
  *
  * Threads: one at a time. Cost: a cache miss for each class in use and for each generation that the time asked for may reach
  * (dedup_prefetch starts them early); a row read for a hit in a generation and for every 2,000th other look-up in one.
  *
- * Files: dedup_table.c, dedup_filter.c; dedup_generation.c reads generations, dedup_seal.c makes and ends them (rows, cut, load), dedup.c asks
- * all of them. */
+ * Files: dedup_table.c, dedup_filter.c; dedup_generation.c reads generations, dedup_seal.c makes and ends them (rows, cuts), dedup_load.c is the
+ * way back (start, filters), dedup.c asks all of them. */
 #ifndef QUEEN_ENGINE_DEDUP_H
 #define QUEEN_ENGINE_DEDUP_H
 
@@ -78,6 +79,9 @@ void dedup_foreseen(const struct dedup *d, struct dedup_key k, int64_t since_ms,
 void dedup_sweep(struct dedup *d, uint32_t slots, int64_t now_ms);
 /* Seals one shard, well under a millisecond, or twice as many ids as were added since the last call. True: call again soon. */
 bool dedup_housekeep(struct dedup *d, int64_t now_ms);
+
+/* So many bytes more than the budget may be used for filters until the next call. */
+void dedup_spare(struct dedup *d, uint64_t bytes);
 
 /* The rows of kinds ROW_DEDUP, ROW_DEDUP_GENERATION and ROW_DEDUP_RECORDS. */
 void dedup_cut(struct dedup *d, const struct engine_rows *rows, uint64_t revision, int64_t now_ms);

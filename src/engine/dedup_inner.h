@@ -58,8 +58,8 @@ struct dedup_cache_entry {
 
 struct dedup {
     struct engine_cold cold;
-    uint64_t young_max;                 /* ids */
-    uint64_t filter_limit, cache_limit; /* bytes */
+    uint64_t young_max;                               /* ids */
+    uint64_t filter_share, filter_limit, cache_limit; /* bytes; filter_limit: with what others leave of theirs */
     struct dedup_stream *streams[DEDUP_CLASS_MAX + 1];
     uint8_t classes[DEDUP_CLASS_MAX + 1]; /* those that have a stream, ascending */
     uint32_t class_count, sweep_class;
@@ -68,8 +68,12 @@ struct dedup {
     uint64_t chunk_last, filter_bytes;
     struct dedup_seal seal;
     struct dedup_table dead; /* being given back */
-    uint64_t cut_revision;   /* of the last cut */
-    uint64_t added;          /* ids since the last dedup_housekeep */
+    struct {
+        struct dedup_filter filter; /* blocks NULL: none */
+        uint32_t generation, piece; /* pieces before it are read */
+    } returning;                    /* a filter on its way back into memory */
+    uint64_t cut_revision;          /* of the last cut */
+    uint64_t added;                 /* ids since the last dedup_housekeep */
     struct dedup_cache_entry *cache;
     uint32_t cache_count, cache_hand;
     uint64_t cache_bytes;
@@ -101,5 +105,15 @@ bool dedup_generation_find(struct dedup *d, const struct dedup_generation *g, st
 void dedup_generation_each(struct dedup *d, const struct dedup_generation *g, int64_t now_ms,
                            void (*each)(void *ctx, const struct dedup_record *r), void *ctx);
 void dedup_cache_free(struct dedup *d);
+
+/* ---- dedup_load.c ---- */
+struct dedup_generation *dedup_generation_add(struct dedup *d, const struct dedup_generation *g);
+int64_t dedup_generation_end_ms(const struct dedup_generation *g);
+void dedup_chunk_add(struct dedup_stream *s, uint64_t sequence, int64_t newest_ms);
+void dedup_key_generation(struct row_key *key, uint32_t number);
+void dedup_filter_piece(const struct dedup_filter *f, uint32_t shard, uint32_t *from, uint32_t *to);
+void dedup_filter_leave(struct dedup *d, struct dedup_generation *g);
+void dedup_filters_fit(struct dedup *d, uint32_t but);
+bool dedup_filter_return(struct dedup *d); /* a piece of work on bringing one back. True: there is more */
 
 #endif

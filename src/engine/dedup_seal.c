@@ -1,4 +1,4 @@
-/* From memory to rows and back: the journal of young ids, sealing, the end of generations, load. Keys:
+/* From memory to rows: the journal of young ids, sealing, the end of generations. Keys:
  *
  *   07 class sequence               chunk of the journal
  *   0b generation                   class, parts, ids, capacity, buckets, blocks of the filter, newest createdAt
@@ -21,7 +21,6 @@ enum {
     ROWS_WAITING_BYTES = 6 << 20, /* sealed and in no cut yet: no more is sealed meanwhile */
     ROWS_BYTES_A_ROW = 1 << 10,   /* how they count for dedup_cut_size */
     STEP_RECORDS = 1 << 14,       /* occurrences of long lists that one step writes */
-    META_BYTES = 2 + 8 + 8 + 4 + 4 + 8,
 };
 
 /* ---- rows for the next cut ------------------------------------------------------------------------------------------ */
@@ -57,50 +56,12 @@ static void rows_flush(struct buf *waiting, const struct engine_rows *rows)
 
 /* ---- generations ---------------------------------------------------------------------------------------------------- */
 
-static struct dedup_generation *generation_add(struct dedup *d, const struct dedup_generation *g)
-{
-    if (d->generation_count == d->generation_cap) {
-        d->generation_cap = d->generation_cap == 0 ? 16 : d->generation_cap * 2;
-        d->generations = realloc(d->generations, d->generation_cap * sizeof d->generations[0]);
-        must(d->generations != NULL);
-    }
-    d->generations[d->generation_count] = *g;
-    if (g->number > d->generation_last) d->generation_last = g->number;
-    return &d->generations[d->generation_count++];
-}
-
-static void generation_drop_filter(struct dedup *d, struct dedup_generation *g)
-{
-    d->filter_bytes -= dedup_filter_memory(&g->filter);
-    dedup_filter_drop(&g->filter);
-}
-
-static int64_t generation_end_ms(const struct dedup_generation *g)
-{
-    return g->newest_ms + dedup_keep_ms(g->class);
-}
-
-/* Filters within their limit: the one whose generation ends first goes. Not that of the generation `but`, which is being filled. */
-static void filters_fit(struct dedup *d, uint32_t but)
-{
-    while (d->filter_bytes > d->filter_limit) {
-        struct dedup_generation *first = NULL;
-        for (uint32_t i = 0; i < d->generation_count; i++) {
-            struct dedup_generation *g = &d->generations[i];
-            if (g->filter.blocks == NULL || g->number == but) continue;
-            if (first == NULL || generation_end_ms(g) < generation_end_ms(first)) first = g;
-        }
-        if (first == NULL) return;
-        generation_drop_filter(d, first);
-    }
-}
-
 static uint32_t filter_blocks(const struct dedup *d, uint64_t capacity)
 {
     static const struct {
         uint32_t bits, eighths; /* bits an id while the filters hold less than so much of their limit */
-    } steps[] = {{18, 2}, {12, 7}};
-    uint32_t bits = 8;
+    } steps[] = {{18, 2}, {14, 4}, {10, 6}, {7, 7}};
+    uint32_t bits = 6;
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         if (d->filter_bytes + capacity * steps[i].bits / 8 > d->filter_limit / 8 * steps[i].eighths) continue;
         bits = steps[i].bits;
@@ -109,18 +70,11 @@ static uint32_t filter_blocks(const struct dedup *d, uint64_t capacity)
     return (uint32_t)(capacity * bits / 8 / DEDUP_BLOCK_BYTES) + 1;
 }
 
-static void generation_key(struct row_key *key, uint32_t number)
-{
-    *key = (struct row_key){0};
-    row_key_begin(key, ROW_DEDUP_GENERATION);
-    row_key_u32(key, number);
-}
-
 static void generation_cut(const struct engine_rows *rows, const struct dedup_generation *g)
 {
     struct row_key key;
     struct buf value = {0};
-    generation_key(&key, g->number);
+    dedup_key_generation(&key, g->number);
     buf_byte(&value, (char)g->class);
     buf_byte(&value, (char)g->parts);
     buf_u64(&value, g->ids);
@@ -136,7 +90,7 @@ static void generation_cut(const struct engine_rows *rows, const struct dedup_ge
  * few generations to ask, and little that is kept too long. A part rewrites the whole filter, so there are few parts in one, too. */
 static struct dedup_generation *generation_obtain(struct dedup *d, uint8_t class, uint64_t ids, const struct engine_rows *rows)
 {
-    enum { SHARE = 8, PARTS = 8, SHARE_LEAST = 32 };
+    enum { SHARE = 8, PARTS = 24, SHARE_LEAST = 32 };
     struct dedup_generation *newest = NULL;
     uint64_t total = ids;
     for (uint32_t i = 0; i < d->generation_count; i++) {
@@ -156,10 +110,10 @@ static struct dedup_generation *generation_obtain(struct dedup *d, uint8_t class
     uint64_t each = capacity * sizeof(struct dedup_record) / ROW_BYTES / DEDUP_SHARDS + 1;
     must(each < UINT32_MAX / DEDUP_SHARDS / 2);
     g.buckets = (uint32_t)each * DEDUP_SHARDS;
-    dedup_filter_make(&g.filter, filter_blocks(d, capacity));
+    dedup_filter_make(&g.filter, filter_blocks(d, capacity), capacity);
     d->filter_bytes += dedup_filter_memory(&g.filter);
-    struct dedup_generation *added = generation_add(d, &g);
-    filters_fit(d, added->number);
+    struct dedup_generation *added = dedup_generation_add(d, &g);
+    dedup_filters_fit(d, added->number);
     generation_cut(rows, added);
     return added;
 }
@@ -169,7 +123,7 @@ static void generations_expire(struct dedup *d, const struct engine_rows *rows, 
     for (uint32_t i = 0; i < d->generation_count;) {
         struct dedup_generation *g = &d->generations[i];
         bool filling = d->seal.active && d->seal.generation == g->number;
-        if (filling || generation_end_ms(g) >= now_ms) {
+        if (filling || dedup_generation_end_ms(g) >= now_ms) {
             i++;
             continue;
         }
@@ -182,7 +136,7 @@ static void generations_expire(struct dedup *d, const struct engine_rows *rows, 
             dedup_key_behind(&to);
             rows->delete_range(rows->ctx, row_key_view(&from), row_key_view(&to));
         }
-        generation_drop_filter(d, g);
+        dedup_filter_leave(d, g);
         memmove(g, g + 1, (--d->generation_count - i) * sizeof *g);
     }
 }
@@ -293,20 +247,14 @@ static void buckets_lay_out(struct sealing *x)
     }
 }
 
-static void filter_piece(const struct dedup_filter *f, uint32_t shard, uint32_t *from, uint32_t *to)
-{
-    *from = (uint32_t)((uint64_t)f->count * shard / DEDUP_PIECES);
-    *to = (uint32_t)((uint64_t)f->count * (shard + 1) / DEDUP_PIECES);
-}
-
 /* The block that two shards share belongs to the second's piece, which is written after both. */
 static void filter_seal(struct sealing *x)
 {
     struct row_key key;
     uint32_t from, to;
-    filter_piece(&x->g->filter, x->s->shard, &from, &to);
+    dedup_filter_piece(&x->g->filter, x->s->shard, &from, &to);
     if (from == to) return;
-    generation_key(&key, x->g->number);
+    dedup_key_generation(&key, x->g->number);
     row_key_u32(&key, x->s->shard);
     char *at = row_room(&x->s->rows, &key, (to - from) * DEDUP_BLOCK_BYTES);
     memcpy(at, x->g->filter.blocks[from], (size_t)(to - from) * DEDUP_BLOCK_BYTES);
@@ -357,6 +305,7 @@ bool dedup_housekeep(struct dedup *d, int64_t now_ms)
     enum { BYTES_AN_ID = 48 };
     struct dedup_seal *s = &d->seal;
     bool frees = dedup_table_shrink(&d->dead);
+    if (dedup_filter_return(d)) frees = true;
     size_t enough = s->rows.len + 2 * BYTES_AN_ID * d->added;
     d->added = 0;
     do {
@@ -376,20 +325,6 @@ static void chunk_key(struct row_key *key, uint8_t class, uint64_t sequence)
     row_key_u64(key, sequence);
 }
 
-static void chunk_add(struct dedup_stream *s, uint64_t sequence, int64_t newest_ms)
-{
-    if (s->chunk_first + s->chunk_count == s->chunk_cap && s->chunk_first > s->chunk_cap / 2) {
-        memmove(s->chunks, s->chunks + s->chunk_first, s->chunk_count * sizeof s->chunks[0]);
-        s->chunk_first = 0;
-    }
-    if (s->chunk_first + s->chunk_count == s->chunk_cap) {
-        s->chunk_cap = s->chunk_cap == 0 ? 16 : s->chunk_cap * 2;
-        s->chunks = realloc(s->chunks, s->chunk_cap * sizeof s->chunks[0]);
-        must(s->chunks != NULL);
-    }
-    s->chunks[s->chunk_first + s->chunk_count++] = (struct dedup_chunk){sequence, newest_ms};
-}
-
 static void chunks_cut(struct dedup *d, struct dedup_stream *s, const struct engine_rows *rows)
 {
     size_t records = s->added.len / sizeof(struct dedup_record);
@@ -407,7 +342,7 @@ static void chunks_cut(struct dedup *d, struct dedup_stream *s, const struct eng
         chunk_key(&key, s->young.class, ++d->chunk_last);
         rows->put(rows->ctx, row_key_view(&key),
                   slice_make(at + done * sizeof(struct dedup_record), n * sizeof(struct dedup_record)));
-        chunk_add(s, d->chunk_last, newest_ms);
+        dedup_chunk_add(s, d->chunk_last, newest_ms);
         done += n;
     }
     if (s->added.cap > 1 << 20) {
@@ -511,75 +446,4 @@ void dedup_cut_stored(struct dedup *d, uint64_t revision)
     dedup_table_free(&d->dead);
     d->dead = s->table;
     d->seal = (struct dedup_seal){.rows = s->rows};
-}
-
-/* ---- load ----------------------------------------------------------------------------------------------------------- */
-
-static uint64_t key_number(struct slice key, size_t at, size_t bytes)
-{
-    uint64_t v = 0;
-    for (size_t i = 0; i < bytes; i++) v = v << 8 | (unsigned char)key.at[at + i];
-    return v;
-}
-
-static const char *chunk_load(struct dedup *d, struct slice key, struct slice value, int64_t now_ms)
-{
-    int64_t newest_ms = 0;
-    if (key.len != 10 || (uint8_t)key.at[1] > DEDUP_CLASS_MAX || value.len % sizeof(struct dedup_record) != 0)
-        return "a row of the dedup journal is damaged";
-    struct dedup_stream *s = dedup_stream_obtain(d, (uint8_t)key.at[1]);
-    for (size_t at = 0; at < value.len; at += sizeof(struct dedup_record)) {
-        struct dedup_record r;
-        memcpy(&r, value.at + at, sizeof r);
-        int64_t created_ms = dedup_time_ms(dedup_record_time(&r));
-        if (r.words[0] == 0 || dedup_time_class(dedup_record_time(&r)) != s->young.class)
-            return "a record of the dedup journal is damaged";
-        if (created_ms > newest_ms) newest_ms = created_ms;
-        if (created_ms + dedup_keep_ms(s->young.class) >= now_ms) dedup_table_put(&s->young, &r);
-    }
-    uint64_t sequence = key_number(key, 2, 8);
-    chunk_add(s, sequence, newest_ms);
-    if (sequence > d->chunk_last) d->chunk_last = sequence;
-    return NULL;
-}
-
-static const char *generation_load(struct dedup *d, struct slice key, struct slice value)
-{
-    struct dedup_generation g = {.number = (uint32_t)key_number(key, 1, 4)};
-    uint32_t blocks;
-    if (value.len != META_BYTES) return "the row of a generation of ids is damaged";
-    g.class = (uint8_t)value.at[0];
-    g.parts = (uint8_t)value.at[1];
-    memcpy(&g.ids, value.at + 2, 8);
-    memcpy(&g.capacity, value.at + 10, 8);
-    memcpy(&g.buckets, value.at + 18, 4);
-    memcpy(&blocks, value.at + 22, 4);
-    memcpy(&g.newest_ms, value.at + 26, 8);
-    if (g.class > DEDUP_CLASS_MAX || g.buckets == 0 || g.buckets % DEDUP_SHARDS != 0 || blocks == 0 || g.number == 0 ||
-        (uint64_t)blocks > g.capacity || dedup_generation_at(d, g.number) != NULL)
-        return "the row of a generation of ids is damaged";
-    dedup_stream_obtain(d, g.class);
-    dedup_filter_make(&g.filter, blocks);
-    d->filter_bytes += dedup_filter_memory(&g.filter);
-    filters_fit(d, generation_add(d, &g)->number);
-    return NULL;
-}
-
-static const char *filter_load(struct dedup *d, struct slice key, struct slice value)
-{
-    struct dedup_generation *g = dedup_generation_at(d, (uint32_t)key_number(key, 1, 4));
-    uint64_t shard = key_number(key, 5, 4);
-    uint32_t from, to;
-    if (g == NULL || shard >= DEDUP_PIECES) return "a filter's row is damaged";
-    filter_piece(&g->filter, (uint32_t)shard, &from, &to);
-    if (value.len != (uint64_t)(to - from) * DEDUP_BLOCK_BYTES) return "a filter's row is damaged";
-    if (g->filter.blocks != NULL) memcpy(g->filter.blocks[from], value.at, value.len);
-    return NULL;
-}
-
-const char *dedup_load(struct dedup *d, struct slice key, struct slice value, int64_t now_ms)
-{
-    if ((unsigned char)key.at[0] == ROW_DEDUP) return chunk_load(d, key, value, now_ms);
-    if (key.len == 5) return generation_load(d, key, value);
-    return key.len == 9 ? filter_load(d, key, value) : "a row of the dedup index is damaged";
 }

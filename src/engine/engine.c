@@ -179,12 +179,20 @@ uint64_t engine_id_seed(const struct engine *e)
     return e->seed;
 }
 
+/* Filters of ids may take what lanes and KV values do not need of theirs. */
+static void budgets_lend(struct engine *e)
+{
+    uint64_t others = e->options.budget.lanes + e->options.budget.kv_values, used = engine_tables_bytes(e);
+    dedup_spare(e->dedup, others > used ? others - used : 0);
+}
+
 bool engine_housekeep(struct engine *e)
 {
     enum { SWEEP_A_CALL = 256 };
     bool more = kv_sweep(e, SWEEP_A_CALL, e->last_head.wall_us);
     more = lanes_leave_all(e) || more;
     more = kv_values_bound(e, 16 * KV_LOOKS) || more;
+    budgets_lend(e);
     more |= dedup_housekeep(e->dedup, e->last_head.wall_us / 1000);
     more |= queue_reap(e);
     return group_reap(e) || more;

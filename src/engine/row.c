@@ -476,12 +476,6 @@ uint64_t engine_cut_size(const struct engine *e)
            (e->dead_letter_last - e->dead_letter_cut) + e->moved.dirty + e->moved.letter_count + dedup_cut_size(e->dedup);
 }
 
-uint64_t engine_unstored_bytes(const struct engine *e)
-{
-    enum { ROW_BYTES = 64 };
-    return e->kv_unstored_bytes + engine_cut_size(e) * ROW_BYTES;
-}
-
 void engine_cut_stored(struct engine *e, uint64_t revision)
 {
     uint32_t i = 0;
@@ -518,7 +512,7 @@ struct value_reader {
     bool bad;
 };
 
-static inline __attribute__((always_inline)) struct slice value_bytes(struct value_reader *r, size_t len)
+static struct slice value_bytes(struct value_reader *r, size_t len)
 {
     if (r->bad || (size_t)(r->end - r->at) < len) {
         r->bad = true;
@@ -529,7 +523,7 @@ static inline __attribute__((always_inline)) struct slice value_bytes(struct val
     return s;
 }
 
-static inline __attribute__((always_inline)) void value_into(struct value_reader *r, void *out, size_t len)
+static void value_into(struct value_reader *r, void *out, size_t len)
 {
     struct slice s = value_bytes(r, len);
     memset(out, 0, len);
@@ -809,7 +803,7 @@ const char *engine_load_row(struct engine *e, struct slice key, struct slice val
 
 const char *engine_loaded(struct engine *e, uint64_t applied_index)
 {
-    lanes_loaded(e);
+    lane_loaded(e);
     if (e->applied_index != applied_index) return "the state and its applied index do not belong together";
     group_restore_ready(e, e->loaded_ready.at, e->loaded_ready.count);
     free(e->loaded_ready.at);

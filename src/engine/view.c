@@ -481,6 +481,13 @@ void engine_tenant_rows(const struct engine *e, struct uuid tenant, struct tenan
     out->timers = tenant_count(&e->timer_order, tenant);
 }
 
+uint64_t engine_tables_bytes(const struct engine *e)
+{
+    return lane_bytes(e) + (uint64_t)e->lanes.used * sizeof(struct lane) + idmap_bytes(&e->partition_names) +
+           (uint64_t)e->leases.used * sizeof(struct lease) + (uint64_t)e->kv_order.count * sizeof(struct kv_row) + e->kv_bytes -
+           e->kv_absent_bytes + (uint64_t)e->timer_order.count * sizeof(struct timer) + (uint64_t)e->names.chunk_count * 65536;
+}
+
 void engine_stats(const struct engine *e, struct engine_stats *out)
 {
     *out = (struct engine_stats){.queues = e->queues.used,
@@ -495,7 +502,7 @@ void engine_stats(const struct engine *e, struct engine_stats *out)
                                  .kv_rows = e->kv_order.count,
                                  .kv_bytes = e->kv_bytes,
                                  .kv_value_bytes = e->kv_value_bytes,
-                                 .unstored_bytes = engine_unstored_bytes(e),
+                                 .unstored_bytes = e->kv_unstored_bytes,
                                  .timers = e->timer_order.count,
                                  .lock_rows = e->lock_rows};
     const struct heap_node *first = heap_min(&e->timers_due);
@@ -512,8 +519,5 @@ void engine_stats(const struct engine *e, struct engine_stats *out)
     for (uint64_t i = 0; i < e->segments[HOME_LOG].count; i++) out->log_live_bytes += e->segments[HOME_LOG].bytes[i];
     for (uint64_t i = 0; i < e->segments[HOME_ARCHIVE].count; i++)
         out->archive_live_bytes += e->segments[HOME_ARCHIVE].bytes[i];
-    out->memory_bytes = out->dedup_bytes + out->lane_bytes + (uint64_t)e->lanes.used * sizeof(struct lane) +
-                        idmap_bytes(&e->partition_names) + (uint64_t)e->leases.used * sizeof(struct lease) +
-                        (uint64_t)e->kv_order.count * sizeof(struct kv_row) + e->kv_bytes - e->kv_absent_bytes +
-                        (uint64_t)e->timer_order.count * sizeof(struct timer) + (uint64_t)e->names.chunk_count * 65536;
+    out->memory_bytes = out->dedup_bytes + engine_tables_bytes(e);
 }
