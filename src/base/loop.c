@@ -186,18 +186,34 @@ static void events_run(struct loop *l, bool more)
     l->event_at = l->event_count = 0;
 }
 
-void loop_run(struct loop *l)
+static void running_set(struct loop *l)
 {
     /* Written once: others may be reading it when a loop is run again. */
     if (!pthread_equal(l->thread, pthread_self())) l->thread = pthread_self();
     atomic_store_explicit(&l->running, true, memory_order_release);
+}
+
+static bool turn(struct loop *l, bool more)
+{
+    events_run(l, more);
+    tasks_run(l);
+    timers_run(l);
+    return hooks_run(l);
+}
+
+void loop_turn(struct loop *l)
+{
+    must(!atomic_load(&l->running));
+    running_set(l);
+    turn(l, true);
+    atomic_store(&l->running, false);
+}
+
+void loop_run(struct loop *l)
+{
+    running_set(l);
     bool more = true;
-    while (!atomic_load(&l->stopping)) {
-        events_run(l, more);
-        tasks_run(l);
-        timers_run(l);
-        more = hooks_run(l);
-    }
+    while (!atomic_load(&l->stopping)) more = turn(l, more);
     tasks_run(l);
     atomic_store(&l->running, false);
     atomic_store(&l->stopping, false);

@@ -44,6 +44,7 @@ struct loop *loop_new(void); /* NULL with errno */
 void loop_free(struct loop *l);
 void loop_run(struct loop *l); /* until loop_stop */
 void loop_stop(struct loop *l);
+void loop_turn(struct loop *l); /* one turn without waiting, by the thread that will run it, before it does: long work at a start */
 
 bool loop_fd_add(struct loop *l, struct loop_fd *f, uint32_t events); /* false with errno */
 bool loop_fd_change(struct loop *l, struct loop_fd *f, uint32_t events);

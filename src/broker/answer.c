@@ -391,7 +391,8 @@ void entry_apply(void *ctx, uint64_t index, uint64_t term, uint64_t pos, struct 
         flight_settle(b, f);
     } else if (atomic_load_explicit(&b->role, memory_order_relaxed) == REPLICA_STARTING &&
                logger_every(&b->replay_said_us, 1000000)) {
-        log_info("replaying the log: entry %llu", (unsigned long long)index);
+        log_info("replaying the log: entry %llu of %llu", (unsigned long long)index,
+                 (unsigned long long)replica_last_index(b->replica));
     }
     if (b->scratch.total > 0) arena_free(&b->scratch);
 }

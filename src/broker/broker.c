@@ -83,17 +83,28 @@ static bool row_load(void *ctx, struct slice key, struct slice value)
 {
     struct row_load *l = ctx;
     l->reason = engine_load_row(l->b->engine, key, value);
-    if ((++l->rows & 0xffff) == 0 && clock_mono_us() - l->began_us > 1000000 && logger_every(&l->said_us, 1000000)) {
-        log_info("loading: %llu rows so far", (unsigned long long)l->rows);
-    }
+    l->rows++;
     return l->reason == NULL;
+}
+
+static bool row_load_pulse(void *ctx, uint64_t done, uint64_t whole)
+{
+    struct row_load *l = ctx;
+    struct broker *b = l->b;
+    uint32_t per_mille = whole == 0 ? 0 : (uint32_t)(done * 1000 / whole);
+    if (b->place.loading != NULL) b->place.loading(b->place.ctx, l->rows, per_mille);
+    if (clock_mono_us() - l->began_us > 1000000 && logger_every(&l->said_us, 1000000))
+        log_info("loading: %llu rows so far, about %u %%", (unsigned long long)l->rows, per_mille / 10);
+    return true;
 }
 
 static bool state_load(struct broker *b, const struct store_mark *mark, int *exit_code, struct buf *error)
 {
     struct row_load l = {.b = b, .began_us = clock_mono_us()};
     l.said_us = l.began_us;
-    enum store_status s = store_scan(b->store, slice_of(""), slice_of(ENGINE_ROWS_LOADED_END), row_load, &l, error);
+    struct store_sweep sweep = {
+        .from = slice_of("\1"), .to = slice_of(ENGINE_ROWS_LOADED_END), .ctx = &l, .row = row_load, .pulse = row_load_pulse};
+    enum store_status s = store_sweep(b->store, &sweep, error);
     *exit_code = s == STORE_IO ? 3 : 2;
     if (s != STORE_OK) return false;
     if (l.reason == NULL) l.reason = engine_loaded(b->engine, mark->index);

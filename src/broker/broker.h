@@ -158,6 +158,8 @@ struct broker_place {
     bool join;
     void *ctx;
     void (*again)(void *ctx); /* any thread: a state was fetched, the process must start anew */
+    /* Inside broker_open, while rows are loaded, every few milliseconds: how many so far, and how far that is, about. May be NULL. */
+    void (*loading)(void *ctx, uint64_t rows, uint32_t per_mille);
 };
 
 /* Opens everything under place->dir. exit_code: 2 data unusable, 3 I/O (conventions of `queen serve`); `error` says it in one line.

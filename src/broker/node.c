@@ -27,7 +27,7 @@
 static void again_run(struct loop_task *t)
 {
     struct node *n = member_of_struct(t, struct node, again_task);
-    if (!n->stopping) n->again(n->again_ctx);
+    if (!n->stopping) n->owner.again(n->owner.ctx);
 }
 
 void node_start_anew(struct node *n)
@@ -468,6 +468,16 @@ static void group_again(void *ctx)
     node_start_anew(g->node);
 }
 
+/* Groups are opened one after the other; each counts the same. */
+static void group_loading(void *ctx, uint64_t rows, uint32_t per_mille)
+{
+    struct node_group *g = ctx;
+    struct node *n = g->node;
+    g->rows_loaded = rows;
+    for (uint32_t i = 0; i < g->number; i++) rows += n->groups[i].rows_loaded;
+    n->owner.loading(n->owner.ctx, rows, (g->number * 1000 + per_mille) / n->group_count);
+}
+
 /* What a node keeps in memory is shared by its groups. */
 static struct config group_config(const struct node *n)
 {
@@ -492,6 +502,7 @@ static bool group_open(struct node *n, struct node_group *g, int *exit_code, str
         .join = n->clustered && n->disk.joined,
         .ctx = g,
         .again = group_again,
+        .loading = n->owner.loading == NULL ? NULL : group_loading,
     };
     if (n->clustered && !n->disk.joined && n->config->peer_count > 0) {
         members_first(n, g);
@@ -558,20 +569,20 @@ static bool cluster_open(struct node *n, int *exit_code, struct buf *error)
         view_take(n);
         peers_follow(n);
     }
+    net_accept(n->net);
     n->look_timer.fire = look_fire;
     loop_timer_set(n->loop, &n->look_timer, clock_mono_us() + NODE_LOOK_US);
     return true;
 }
 
-struct node *node_open(const struct config *config, struct loop *main_loop, void (*again)(void *ctx), void *ctx, int *exit_code,
+struct node *node_open(const struct config *config, struct loop *main_loop, const struct node_owner *owner, int *exit_code,
                        struct buf *error)
 {
     struct node *n = calloc(1, sizeof *n);
     must(n != NULL && pthread_mutex_init(&n->lock, NULL) == 0);
     n->config = config;
     n->loop = main_loop;
-    n->again = again;
-    n->again_ctx = ctx;
+    n->owner = *owner;
     n->group_count = config->groups;
     n->clustered = config_clustered(config);
     n->id = config->node_id == 0 ? 1 : config->node_id;

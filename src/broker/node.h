@@ -33,9 +33,16 @@
 
 struct node;
 
-/* exit_code and error as of broker_open; 1: the configuration does not fit the directory. `again` runs on the main loop when the process
- * must start itself anew (a state was fetched, the cluster was learned). */
-struct node *node_open(const struct config *config, struct loop *main_loop, void (*again)(void *ctx), void *ctx, int *exit_code,
+struct node_owner {
+    void *ctx;
+    /* On the main loop: the process must start itself anew (a state was fetched, the cluster was learned). */
+    void (*again)(void *ctx);
+    /* Inside node_open, while rows of all groups are loaded, every few milliseconds: how many so far, and how far that is, about. The
+     * main loop may be turned in it. May be NULL. */
+    void (*loading)(void *ctx, uint64_t rows, uint32_t per_mille);
+};
+/* exit_code and error as of broker_open; 1: the configuration does not fit the directory. */
+struct node *node_open(const struct config *config, struct loop *main_loop, const struct node_owner *owner, int *exit_code,
                        struct buf *error);
 /* Graceful: leaderships are handed over, every call is answered, states are flushed; then `stopped` on the main loop. */
 void node_stop(struct node *n, void (*stopped)(void *ctx), void *ctx);

@@ -61,6 +61,7 @@ struct node_group {
     pthread_t thread;
     bool has_thread;
     struct broker *broker;
+    uint64_t rows_loaded;
     struct replica_member *members; /* of the first boot */
     /* the last look; `looking`: one is under way, its fields are the group's */
     struct node_visit visit;
@@ -100,8 +101,7 @@ struct node_change_run;
 struct node {
     const struct config *config;
     struct loop *loop;
-    void (*again)(void *ctx);
-    void *again_ctx;
+    struct node_owner owner;
     struct loop_task again_task;
     atomic_bool again_asked;
 

@@ -469,6 +469,7 @@ bool peers_open(struct node *n, struct buf *error)
         .secret = c->token,
         .listen_host = c->raft_host,
         .listen_port = c->raft_port,
+        .held = true, /* until there is something to answer with */
         .ctx = n,
         .meet = node_meet,
         .refused = node_refused,

@@ -381,7 +381,10 @@ static void request_run(struct request *r)
     edge_list_move(c, LIST_RUNNING);
     if (r->status != 0) return; /* refused at its head, kindly */
     must(r->route != NULL);
-    if (!r->route->always && !http_serves(r->http, r->group)) {
+    /* No broker: its head came while the state was being loaded. The routes outside of /api/ tell of the process, not of a node. */
+    bool able = r->route->always ? r->http->node != NULL || strncmp(r->route->pattern, "/api/", 5) != 0
+                                 : r->broker != NULL && http_serves(r->http, r->group);
+    if (!able) {
         answer_no_leader(r);
         return;
     }

@@ -4,7 +4,8 @@
  *                                      |  head checked, body collected -> route -> struct call -> broker
  *                                      +-- done: answer rendered, sent in the same turn
  *
- * Fields without a note are set before the loops run and only read afterwards. */
+ * Fields without a note are set before the loops run and only read afterwards. While a node's state is loaded the edges are there
+ * already: an edge in the main loop by turns of that loop within node_open. */
 #ifndef QUEEN_HTTP_HTTP_H
 #define QUEEN_HTTP_HTTP_H
 
@@ -57,15 +58,17 @@ static inline uint64_t counter_get(const struct counter *c)
 
 struct http {
     const struct config *config;
-    struct node *node;         /* set before the listener accepts */
-    struct backups *backups;   /* set before the listener accepts */
-    struct scrub *scrub;       /* the same */
+    struct node *_Atomic node; /* NULL while its state is loaded: only routes marked `always` are answered then */
+    struct backups *backups;   /* set before any group serves */
+    struct scrub *_Atomic scrub;
     struct kv_rates *kv_rates; /* NULL: no limits */
     struct edge **edges;
     uint32_t edge_count;
     int64_t started_us;                           /* clock_mono_us */
     _Atomic uint64_t id_seeds[CONFIG_GROUPS_MAX]; /* of message ids, a group's; 0 until its broker told it */
     atomic_bool stopping;                         /* no new connections; every answer closes its connection */
+    atomic_uint_fast64_t rows_loaded;             /* of the node's state, so far */
+    atomic_uint loaded_per_mille;                 /* how far that is, about; 1000 = all is there */
 };
 
 /* Can calls be given to this group? They may still wait there for a leader. Any thread. */

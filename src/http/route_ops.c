@@ -1,4 +1,5 @@
-/* GET  /health                  200 healthy or 503 settling; never waits for the group
+/* GET  /health                  200 healthy or 503 settling; never waits for the group. While the state is loaded, with
+ *                               "loading":{"rows","percent"}: rows so far, and how far that is, about
  * GET  /status                  {"status":"ok","engine":"raft"}; no state is looked at
  * GET  /metrics                 JSON: uptime in s, requests and messages since start, resident bytes, raft numbers
  * POST /api/v1/stats/refresh    {"success":true,"refreshed":false,"engine":"raft"}: nothing to refresh, never fails
@@ -35,7 +36,8 @@ static void health_read(struct http *h, struct health *out)
 {
     struct node *n = h->node;
     bool open = n != NULL && node_group(n, 0) != NULL;
-    *out = (struct health){.first = {.role = "stopped"}, .ready = open, .leader_known = open, .storage_ready = open};
+    *out = (struct health){
+        .first = {.role = n == NULL ? "starting" : "stopped"}, .ready = open, .leader_known = open, .storage_ready = open};
     for (uint32_t i = 0; open && i < node_group_count(n); i++) {
         struct broker_health b;
         broker_health(node_group(n, i), &b);
@@ -73,7 +75,12 @@ void route_health(struct request *r)
     raft_render(&r->out, &b);
     buf_text(&r->out, ",\"clusterVersion\":1,\"kinds\":1");
     if (r->http->node != NULL && !node_alone(r->http->node)) buf_text(&r->out, ",\"apply\":{\"failure\":null,\"skipped\":[]}");
-    buf_text(&r->out, "}}");
+    buf_byte(&r->out, '}');
+    if (r->http->node == NULL)
+        buf_printf(&r->out, ",\"loading\":{\"rows\":%llu,\"percent\":%u}",
+                   (unsigned long long)atomic_load_explicit(&r->http->rows_loaded, memory_order_relaxed),
+                   atomic_load_explicit(&r->http->loaded_per_mille, memory_order_relaxed) / 10);
+    buf_byte(&r->out, '}');
     answer_json(r, b.ready ? 200 : 503);
     if (!b.ready) r->retry_after_s = 1;
 }

@@ -459,9 +459,14 @@ static void process_families(struct buf *out, struct http *h, const struct edge_
                     metrics_requests(m, ROUTE_POP_DISCOVERY);
     family(out, "queen_uptime_seconds", "gauge", "Since the process started.");
     seconds(out, "queen_uptime_seconds", "", (uint64_t)(clock_mono_us() - h->started_us));
-    if (h->scrub != NULL) {
+    single(out, "queen_loaded_rows", "gauge", "Rows of state read at the start, so far.", atomic_load(&h->rows_loaded));
+    family(out, "queen_loaded_ratio", "gauge", "How far the start is with them, about; 1 = all are there.");
+    unsigned loaded = atomic_load(&h->loaded_per_mille);
+    buf_printf(out, "queen_loaded_ratio %u.%03u\n", loaded / 1000, loaded % 1000);
+    struct scrub *s = h->scrub;
+    if (s != NULL) {
         struct scrub_view scrub;
-        scrub_view(h->scrub, &scrub);
+        scrub_view(s, &scrub);
         single(out, "queen_scrub_bytes_total", "counter", "Bytes of sealed log files looked through.", scrub.bytes_total);
         single(out, "queen_scrub_damaged_total", "counter", "Places found damaged in them.", scrub.damaged_total);
     }

@@ -4,6 +4,8 @@
  *                 or when the groups have threads of their own
  *   edge threads  one loop each
  *
+ *   start: the listener and the edges first, so that /health tells how far it is -> the node, whose state is loaded -> calls are taken
+ *
  *   stop: SIGTERM -> no new connections -> the node answers every call -> the edges send what is in flight and close -> the
  *         loops end -> the node is closed. Each step has a limit in time. A second signal ends the process at once.
  *
@@ -37,7 +39,7 @@ struct serve_edge {
     struct loop *loop;
     struct loop_task stop;
     pthread_t thread;
-    bool has_thread;
+    bool has_thread, runs;
 };
 
 struct serve {
@@ -113,6 +115,10 @@ static void stop_signal(struct serve *s, uint32_t number)
 {
     if (s->signalled) {
         log_warn("second signal: leaving at once");
+        _exit(0);
+    }
+    if (s->http.node == NULL) { /* nobody was answered and nothing is written: as good as a stop before the start */
+        log_info("stopped while the state was loaded");
         _exit(0);
     }
     s->signalled = true;
@@ -217,13 +223,37 @@ static bool edges_make(struct serve *s)
 
 static bool edges_run(struct serve *s)
 {
-    s->edges[0].stop.run = seed_run;
-    loop_post(s->edges[0].loop, &s->edges[0].stop);
     for (uint32_t i = 0; i < s->http.edge_count; i++) {
         struct serve_edge *e = &s->edges[i];
-        if (e->has_thread && pthread_create(&e->thread, NULL, edge_thread, e) != 0) return false;
+        e->runs = e->has_thread && pthread_create(&e->thread, NULL, edge_thread, e) == 0;
+        if (e->has_thread && !e->runs) return false;
     }
     return true;
+}
+
+static void edges_join(struct serve *s)
+{
+    for (uint32_t i = 0; i < s->http.edge_count; i++) {
+        if (s->edges[i].runs) pthread_join(s->edges[i].thread, NULL);
+        s->edges[i].runs = false;
+    }
+}
+
+/* The process ends, with nothing to wait for. */
+static void edges_halt(struct serve *s)
+{
+    for (uint32_t i = 0; i < s->http.edge_count; i++) {
+        if (s->edges[i].runs) loop_stop(s->edges[i].loop);
+    }
+    edges_join(s);
+}
+
+static void state_loading(void *ctx, uint64_t rows, uint32_t per_mille)
+{
+    struct serve *s = ctx;
+    atomic_store_explicit(&s->http.rows_loaded, rows, memory_order_relaxed);
+    atomic_store_explicit(&s->http.loaded_per_mille, per_mille, memory_order_relaxed);
+    loop_turn(s->loop);
 }
 
 static void say_listening(const struct serve *s)
@@ -243,28 +273,44 @@ static int fail(int code, const char *what, const struct buf *error)
     return code;
 }
 
-static int serve_run(struct serve *s, struct buf *error)
+static int node_begin(struct serve *s, struct buf *error)
 {
     int exit_code = 2;
+    struct node_owner owner = {.ctx = s, .again = start_anew, .loading = state_loading};
+    struct node *n = node_open(&s->config, s->loop, &owner, &exit_code, error);
+    if (n == NULL) return exit_code;
+    s->http.backups = backups_new(n, &s->config);
+    s->http.scrub = scrub_new(n, &s->config);
+    atomic_store(&s->http.loaded_per_mille, 1000);
+    s->http.node = n;
+    raft_answers(&s->http);
+    s->edges[0].stop.run = seed_run;
+    loop_post(s->edges[0].loop, &s->edges[0].stop);
+    return 0;
+}
+
+static int serve_run(struct serve *s, struct buf *error)
+{
     s->loop = loop_new();
     if (s->loop == NULL || !signals_open(s) || !edges_make(s)) return fail(3, "cannot make an event loop", NULL);
     s->listener = listener_open(&s->http, s->edges[0].loop, error);
     if (s->listener == NULL) return fail(1, "", error);
-    s->http.node = node_open(&s->config, s->loop, start_anew, s, &exit_code, error);
-    if (s->http.node == NULL) return fail(exit_code, "", error);
-    s->http.backups = backups_new(s->http.node, &s->config);
-    s->http.scrub = scrub_new(s->http.node, &s->config);
-    raft_answers(&s->http);
-    if (!s->edges[0].has_thread) edge_behind_broker(s->edges[0].edge);
     listener_accept(s->listener);
     say_listening(s);
+    int code = 3;
+    if (edges_run(s))
+        code = node_begin(s, error);
+    else
+        buf_text(error, "cannot start a thread");
+    if (code != 0) {
+        edges_halt(s);
+        return fail(code, "", error);
+    }
+    if (!s->edges[0].has_thread) edge_behind_broker(s->edges[0].edge);
     s->ready_timer.fire = ready_fire;
     loop_timer_set(s->loop, &s->ready_timer, clock_mono_us());
-    if (!edges_run(s)) return fail(3, "cannot start a thread", NULL);
     loop_run(s->loop);
-    for (uint32_t i = 0; i < s->http.edge_count; i++) {
-        if (s->edges[i].has_thread) pthread_join(s->edges[i].thread, NULL);
-    }
+    edges_join(s);
     return 0;
 }
 

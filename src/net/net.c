@@ -219,7 +219,7 @@ struct net *net_open(const struct net_options *o, struct buf *error)
     n->hook.run = net_turn;
     n->sweep.fire = net_sweep;
     n->accept_again.fire = accept_again;
-    must(loop_fd_add(n->loop, &n->listen, EPOLLIN));
+    must(loop_fd_add(n->loop, &n->listen, o->held ? 0 : EPOLLIN));
     loop_hook_add(n->loop, &n->hook);
     loop_timer_set(n->loop, &n->sweep, clock_mono_us() + SWEEP_US);
     return n;
@@ -238,6 +238,11 @@ void net_close(struct net *n)
     close(n->listen.fd);
     channels_free(n);
     net_free(n);
+}
+
+void net_accept(struct net *n)
+{
+    must(loop_fd_change(n->loop, &n->listen, EPOLLIN));
 }
 
 uint16_t net_port(const struct net *n)

@@ -56,6 +56,7 @@ struct net_options {
     const char *secret;                      /* QUEEN_RAFT_TOKEN; at least 16 bytes */
     const char *listen_host;                 /* numeric or a name; */
     uint16_t listen_port;                    /* 0 = any: net_port */
+    bool held;                               /* takes nobody in until net_accept */
     const char *tls_cert, *tls_key, *tls_ca; /* paths of PEM files, all or none */
     void *ctx;
     /* A peer has proved that it knows the secret, on its connection or on ours to it. NULL lets it in; a text (of at most 1000 bytes) refuses
@@ -68,6 +69,7 @@ struct net_options {
 
 struct net *net_open(const struct net_options *o, struct buf *error); /* NULL: error says why (secret, certificate, port) */
 void net_close(struct net *n); /* its loop and the channels' must not run again after it */
+void net_accept(struct net *n);
 uint16_t net_port(const struct net *n);
 void net_self_cluster(struct net *n, struct uuid cluster); /* a waiting node learned it, in `meet` for example */
 

@@ -28,14 +28,12 @@ static rocksdb_readoptions_t *read_options_new(bool fill_cache)
     return r;
 }
 
-enum store_status store_scan(struct store *s, struct slice from, struct slice to,
-                             bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx, struct buf *error)
+char *scan_rows(struct store *s, struct slice from, struct slice to, size_t readahead_bytes,
+                bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx)
 {
-    static const char first_key[] = {STORE_KIND_OWN + 1};
-    if (from.len == 0) from = slice_make(first_key, 1);
-    must(from.at[0] != STORE_KIND_OWN);
     rocksdb_readoptions_t *r = read_options_new(false);
     if (to.len > 0) rocksdb_readoptions_set_iterate_upper_bound(r, to.at, to.len);
+    if (readahead_bytes > 0) rocksdb_readoptions_set_readahead_size(r, readahead_bytes);
     rocksdb_iterator_t *it = rocksdb_create_iterator(store_rocksdb(s), r);
     for (rocksdb_iter_seek(it, from.at, from.len); rocksdb_iter_valid(it); rocksdb_iter_next(it)) {
         struct slice key, value;
@@ -47,6 +45,16 @@ enum store_status store_scan(struct store *s, struct slice from, struct slice to
     rocksdb_iter_get_error(it, &text);
     rocksdb_iter_destroy(it);
     rocksdb_readoptions_destroy(r);
+    return text;
+}
+
+enum store_status store_scan(struct store *s, struct slice from, struct slice to,
+                             bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx, struct buf *error)
+{
+    static const char first_key[] = {STORE_KIND_OWN + 1};
+    if (from.len == 0) from = slice_make(first_key, 1);
+    must(from.at[0] != STORE_KIND_OWN);
+    char *text = scan_rows(s, from, to, 0, row, ctx);
     return text == NULL ? STORE_OK : store_error(text, "a scan failed", store_dir(s), error);
 }
 

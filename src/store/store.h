@@ -16,7 +16,7 @@
  * written. Damage found at open is reported with the file's name as RocksDB tells it; the log cannot rebuild what was trimmed, so the
  * node refuses to start. Every block read is checked against its checksum: damage is an error, never a wrong row.
  *
- * Threads: store_scan, store_get and store_stats from any thread; the rest from the group thread. */
+ * Threads: store_scan, store_sweep, store_get and store_stats from any thread; the rest from the group thread. */
 #ifndef QUEEN_STORE_STORE_H
 #define QUEEN_STORE_STORE_H
 
@@ -55,6 +55,19 @@ void store_close(struct store *s);
  * before the call. The slices live until `row` returns. Returns STORE_DAMAGED/STORE_IO with `error` (may be NULL). */
 enum store_status store_scan(struct store *s, struct slice from, struct slice to,
                              bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx, struct buf *error);
+
+/* store_scan of much, as at a start: threads read ahead in several places, `row` runs on the caller's thread, in key order, and what
+ * it sees, also before an error, is what store_scan would show. At most 32 MiB of rows wait for it. What is read fills no cache. */
+struct store_sweep {
+    struct slice from, to; /* `from` may not be empty */
+    uint32_t readers;      /* 0: by the number of cores */
+    void *ctx;
+    bool (*row)(void *ctx, struct slice key, struct slice value); /* false: no more */
+    /* Between rows, every few milliseconds: how far it is, in bytes of files, about. False: no more. May be NULL. A small range is
+     * read without it. */
+    bool (*pulse)(void *ctx, uint64_t done, uint64_t whole);
+};
+enum store_status store_sweep(struct store *s, const struct store_sweep *o, struct buf *error);
 
 /* One row. `found` says whether there is one; its bytes are appended to `out`. */
 enum store_status store_get(struct store *s, struct slice key, struct buf *out, bool *found, struct buf *error);

@@ -43,6 +43,10 @@ rocksdb_options_t *options_new(const struct store_options *o, rocksdb_cache_t **
 /* Turns RocksDB's text into a status and a sentence; frees `text`. */
 enum store_status store_error(char *text, const char *doing, const char *dir, struct buf *error);
 
+/* What store_scan does. Gives RocksDB's text of an error, or NULL. readahead_bytes 0: RocksDB's own way. */
+char *scan_rows(struct store *s, struct slice from, struct slice to, size_t readahead_bytes,
+                bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx);
+
 rocksdb_t *store_rocksdb(struct store *s);
 const char *store_dir(const struct store *s);
 

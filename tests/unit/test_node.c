@@ -298,7 +298,8 @@ static void rig_run(struct rig *r, const char *dir)
     r->config.segment_bytes = 1 << 20;
     r->loop = loop_new();
     assert_non_null(r->loop);
-    r->node = node_open(&r->config, r->loop, never_again, NULL, &exit_code, &error);
+    struct node_owner owner = {.again = never_again};
+    r->node = node_open(&r->config, r->loop, &owner, &exit_code, &error);
     if (r->node == NULL) print_message("%.*s\n", (int)error.len, error.at);
     assert_non_null(r->node);
     assert_true(node_alone(r->node));
