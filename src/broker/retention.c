@@ -1,13 +1,14 @@
 /* Retention: the leader looks for messages that the queues' options let go, and puts it into the log.
  *
  *   an entry applied -> a round is due after retention_every_ms
- *   a round: lanes are looked at, scan_per_s of them a second at most; what is found goes into the next entry (TRIM)
+ *   a round: lanes are looked at, scan_per_s of them a second at most; what is found goes into the next entry (TRIM): TRIMS_AN_ENTRY lanes
+ *            and RUNS_AN_ENTRY appends, every STEP_US, and nothing while the store is behind
  *   nothing left that could become due -> no timer until an entry is applied
  *
  * Nothing is proposed while not leading. What a crash leaves undone the next round finds again. */
 #include "broker/broker_internal.h"
 
-enum { STEP_US = 20000, TRIMS_AN_ENTRY = 256 };
+enum { STEP_US = 10000, TRIMS_AN_ENTRY = 256, RUNS_AN_ENTRY = 8192 };
 
 static void timer_set(struct broker *b, int64_t in_us)
 {
@@ -33,7 +34,7 @@ void retention_fire(struct loop_timer *t)
         return;
     }
     uint32_t looks = (uint32_t)((uint64_t)b->config.retention_scan_per_s * STEP_US / 1000000) + 1;
-    enum trim_round round = engine_trim_due(b->engine, b->now, looks, items, TRIMS_AN_ENTRY, &count);
+    enum trim_round round = engine_trim_due(b->engine, b->now, looks, RUNS_AN_ENTRY, items, TRIMS_AN_ENTRY, &count);
     if (count > 0) internal_trim(b, items, count);
     if (round == TRIM_NEVER) {
         b->retention.pending = false; /* the next entry begins anew */

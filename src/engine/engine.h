@@ -304,15 +304,15 @@ int64_t engine_timer_due_us(struct engine *e, struct engine_now now);
  * unspecified. Gives the number of due timers seen. */
 uint32_t engine_timers_due(struct engine *e, struct engine_now now, uint32_t limit,
                            void (*each)(void *ctx, struct uuid tenant, struct slice queue, struct slice partition), void *ctx);
-/* Retention: what the queues' options let go. Looks at up to `looks` lanes, going on where the last call ended, and gives up to `max` of
- * them a new start. Only what is stored here is given up, so that its rows are found. */
+/* Retention: what the queues' options let go. Looks at up to `looks` lanes and `runs` appends, going on where the last call ended, and
+ * gives up to `max` lanes a new start; of a lane with more appends to go only the first of them. Only what is stored here is given up, so that its rows are found. */
 enum trim_round {
     TRIM_GOES_ON,    /* call again soon */
     TRIM_ROUND_DONE, /* all lanes were looked at; another round later may find more */
     TRIM_NEVER,      /* the same, and nothing is there that could become due without an entry */
 };
-enum trim_round engine_trim_due(struct engine *e, struct engine_now now, uint32_t looks, struct trim_item *out, uint32_t max,
-                                uint32_t *count);
+enum trim_round engine_trim_due(struct engine *e, struct engine_now now, uint32_t looks, uint32_t runs, struct trim_item *out,
+                                uint32_t max, uint32_t *count);
 /* Node-local work that no answer depends on (freeing what deleted queues and expired keys held): a bounded amount. True when there is more.
  * Call it between entries, also on an otherwise idle node until it says false. */
 bool engine_housekeep(struct engine *e);

@@ -4,7 +4,8 @@
  *                     completedRetentionSeconds  older ones go that every group has passed
  *   maxWaitTimeSeconds                           older ones go for everybody, whatever retentionEnabled says
  *
- * The leader looks for lanes (engine_trim_due) and puts what it finds into the log; every node gives up the same. Whole appends go. */
+ * The leader looks for lanes (engine_trim_due) and puts what it finds into the log; every node gives up the same. Whole appends go, a
+ * bounded number at a time: of a lane that has more of them the front goes first. */
 #include "engine/engine_internal.h"
 
 #include "engine/row.h"
@@ -85,18 +86,35 @@ static uint64_t completed_end(const struct engine *e, const struct queue *q, con
     return end;
 }
 
-static uint64_t lane_start(const struct engine *e, const struct queue *q, const struct partition *p, const struct cutoffs *c)
+/* From the front of a lane, the appends that may go. */
+struct lane_trim {
+    int64_t any_us, completed_us;
+    uint64_t completed_end, stored_end; /* what every group has passed; what is readable from the store */
+    uint64_t start;
+    uint32_t *runs; /* so many more may be looked at */
+};
+
+static bool run_goes(void *ctx, const struct run *r)
 {
-    uint64_t start = p->start;
-    if (p->start == p->tail) return start;
-    if (c->any_us > p->start_us) start = run_offset_at(e, p, c->any_us);
+    struct lane_trim *t = ctx;
+    bool completed = r->created_us < t->completed_us && run_end(r) <= t->completed_end;
+    if (*t->runs == 0 || (r->created_us >= t->any_us && !completed) || run_end(r) > t->stored_end) return false;
+    t->start = run_end(r);
+    --*t->runs;
+    return true;
+}
+
+static uint64_t lane_start(const struct engine *e, const struct queue *q, const struct partition *p, const struct cutoffs *c,
+                           uint32_t *runs)
+{
+    struct lane_trim t = {.any_us = c->any_us, .start = p->start, .stored_end = p->tail - p->unstored, .runs = runs};
+    if (p->start == p->tail || (c->any_us <= p->start_us && c->completed_us <= p->start_us)) return p->start;
     if (c->completed_us > p->start_us) {
-        uint64_t end = completed_end(e, q, p), old = end > p->start ? run_offset_at(e, p, c->completed_us) : p->start;
-        if (old > end) old = end;
-        if (old > start) start = old;
+        t.completed_us = c->completed_us;
+        t.completed_end = completed_end(e, q, p);
     }
-    uint64_t stored = p->tail - p->unstored;
-    return start < stored ? start : stored > p->start ? stored : p->start;
+    run_each_from(e, p, p->start, run_goes, &t);
+    return t.start;
 }
 
 /* Nothing of a lane at rest can be due when its oldest message is not. */
@@ -137,20 +155,24 @@ static uint32_t lane_next(struct engine *e, int64_t now_us, struct cutoffs *c, u
     return 0;
 }
 
-enum trim_round engine_trim_due(struct engine *e, struct engine_now now, uint32_t looks, struct trim_item *out, uint32_t max,
-                                uint32_t *count)
+enum trim_round engine_trim_due(struct engine *e, struct engine_now now, uint32_t looks, uint32_t runs, struct trim_item *out,
+                                uint32_t max, uint32_t *count)
 {
     struct cutoffs c;
-    uint32_t n;
+    uint32_t n, before = e->trim_partition;
     bool done = false;
     *count = 0;
     while (*count < max && (n = lane_next(e, now.wall_us, &c, &looks, &done)) != 0) {
         const struct partition *p = lane_open_ahead(e, n);
-        uint64_t start = lane_start(e, queue_at(e, p->queue), p, &c);
-        struct run r;
-        if (start <= p->start) continue;
-        if (run_find(e, p, start, &r)) start = r.first;
+        uint64_t start = lane_start(e, queue_at(e, p->queue), p, &c, &runs);
         if (start > p->start) out[(*count)++] = (struct trim_item){.partition = n, .start = start};
+        if (runs == 0) {
+            /* This lane may have more: it comes next again. */
+            const struct lane *last = before == 0 ? NULL : lane_at(e, before);
+            e->trim_partition = last != NULL && last->queue == p->queue ? before : 0;
+            return TRIM_GOES_ON;
+        }
+        before = n;
     }
     if (!done) return TRIM_GOES_ON;
     bool wanted = e->trim_wanted;

@@ -320,16 +320,21 @@ static void cut_part_add(struct engine *e, const struct partition *p)
     e->cut_parts[e->cut_part_count++] = (struct cut_part){engine_revision(e), p->number, p->tail};
 }
 
+/* The runs that are new, a bounded number a row, so that one can be read and given up in little time. */
 static void cut_runs(struct cutter *c, struct partition *p)
 {
+    enum { RUNS_A_ROW = 512 };
     uint32_t first = p->run_count;
     uint64_t uncut = p->tail - p->uncut;
     if (p->uncut == 0) return;
     while (first > 0 && p->runs[first - 1].first >= uncut) first--;
     must(first < p->run_count && p->runs[first].first == uncut);
-    row_key_run(&c->key, p->queue, p->number, p->tail - 1);
-    buf_put(&c->value, &p->runs[first], (p->run_count - first) * sizeof p->runs[0]);
-    cut_put(c);
+    for (uint32_t count; first < p->run_count; first += count) {
+        count = p->run_count - first < RUNS_A_ROW ? p->run_count - first : RUNS_A_ROW;
+        row_key_run(&c->key, p->queue, p->number, run_end(&p->runs[first + count - 1]) - 1);
+        buf_put(&c->value, &p->runs[first], count * sizeof p->runs[0]);
+        cut_put(c);
+    }
     p->uncut = 0;
     cut_part_add(c->e, p);
 }

@@ -308,7 +308,8 @@ void run_each(const struct engine *e, const struct partition *p, void (*each)(vo
 struct forget {
     struct engine *e;
     struct partition *p;
-    uint64_t start; /* the new one */
+    uint64_t start;   /* the new one */
+    int64_t start_us; /* createdAt of the message there; 0: not seen */
 };
 
 static void run_give_up(struct forget *f, const struct run *r)
@@ -337,6 +338,7 @@ static bool row_forget(void *ctx, struct slice key, struct slice value)
     for (size_t at = 0; at + sizeof(struct run) <= value.len; at += sizeof(struct run)) {
         struct run r;
         memcpy(&r, value.at + at, sizeof r);
+        if (r.first == f->start) f->start_us = r.created_us;
         if (r.first >= f->start || r.first >= memory_first) break;
         if (r.first >= f->p->start) run_give_up(f, &r);
     }
@@ -367,5 +369,9 @@ void run_forget(struct engine *e, struct partition *p, uint64_t start)
     if (p->unstored > kept) p->unstored = (uint32_t)kept;
     if (p->uncut > kept) p->uncut = (uint32_t)kept;
     struct run first;
-    if (run_find(e, p, start, &first)) p->start_us = first.created_us;
+    if (f.start_us > 0) {
+        p->start_us = f.start_us;
+    } else if (run_find(e, p, start, &first)) {
+        p->start_us = first.created_us;
+    }
 }

@@ -419,6 +419,78 @@ static void letters_of_a_deleted_queue_go_with_it(void **state)
     assert_int_equal(s.dead_letters, 5);
 }
 
+/* ---- retention ------------------------------------------------------------------------------------------------------ */
+
+static void queue_retain(struct kit *k, const char *queue, int32_t seconds)
+{
+    struct buf b = {0};
+    struct configure_command c = {.tenant = KIT_TENANT, .queue = slice_of(queue)};
+    c.options.numbers[OPTION_RETENTION_ENABLED] = 1;
+    c.options.numbers[OPTION_RETENTION_SECONDS] = seconds;
+    c.given = 1u << OPTION_RETENTION_ENABLED | 1u << OPTION_RETENTION_SECONDS;
+    configure_encode(&b, &c);
+    kit_do(k, &b);
+}
+
+/* What retention lets go of two queues' lanes goes bit by bit, whatever was cut when; what is young stays. */
+static void a_lane_of_many_appends_is_given_up_bit_by_bit(void **state)
+{
+    struct kit *k = *state;
+    struct trim_item items[8];
+    struct lane_view v;
+    enum trim_round round = TRIM_GOES_ON;
+    uint32_t count, messages = 0, entries = 0;
+    for (int i = 0; i < 50; i++) {
+        kit_push(k, "q", "fat", "- -");
+        kit_push(k, i % 2 == 0 ? "q" : "r", "thin", "-");
+        if (i % 7 == 0) kit_cut(k);
+    }
+    queue_retain(k, "q", 100);
+    queue_retain(k, "r", 100);
+    kit_pass(k, 200000000);
+    kit_push(k, "q", "fat", "-");
+    kit_push(k, "r", "thin", "-");
+    kit_cut(k);
+    for (; round == TRIM_GOES_ON; entries++) {
+        struct buf b = {0};
+        round = engine_trim_due(k->e, kit_now(k), 100, 10, items, 8, &count);
+        trim_encode(&b, items, count);
+        kit_do(k, &b);
+        assert_true(k->result.trim.messages <= 20);
+        messages += (uint32_t)k->result.trim.messages;
+        assert_null(engine_check(k->e));
+        if (entries % 3 == 0) kit_cut(k);
+    }
+    assert_int_equal(messages, 150);
+    assert_true(entries >= 10);
+    for (uint32_t lane = 1; lane <= 3; lane++) {
+        assert_true(engine_lane_get(k->e, KIT_TENANT, lane, &v));
+        assert_int_equal(v.tail_offset - v.start_offset, lane == 2 ? 0 : 1);
+    }
+}
+
+/* Of one cut's runs each row holds a bounded number. */
+static void many_appends_of_one_cut_are_found_in_their_rows(void **state)
+{
+    struct kit *k = *state;
+    struct delivery_piece piece;
+    for (int i = 0; i < 1500; i++) kit_push(k, "q", "p", "-");
+    kit_cut(k);
+    kit_reload(k, engine_applied_index(k->e));
+    for (uint64_t offset = 0; offset < 1500; offset += 37) {
+        assert_true(engine_message_at(k->e, 1, offset, &piece));
+        assert_int_equal(piece.first_offset, offset);
+    }
+    size_t rows = 0;
+    for (size_t i = 0; i < k->store.count; i++) {
+        if (k->store.rows[i].key.at[0] != (char)0x81) continue;
+        rows++;
+        assert_true(k->store.rows[i].value.len <= 512 * 40);
+    }
+    assert_int_equal(rows, 3);
+    assert_null(engine_check(k->e));
+}
+
 static int setup(void **state)
 {
     struct kit *k = malloc(sizeof *k);
@@ -452,6 +524,8 @@ int main(void)
         TEST(letters_go_in_pieces),
         TEST(letters_are_found_by_lane_and_message),
         TEST(letters_of_a_deleted_queue_go_with_it),
+        TEST(a_lane_of_many_appends_is_given_up_bit_by_bit),
+        TEST(many_appends_of_one_cut_are_found_in_their_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
