@@ -75,49 +75,73 @@ bool positions_has(const struct positions *p, uint64_t pos)
     return low < p->count && p->at[low] == pos;
 }
 
-static int segment_link(const struct backup_group *g, uint64_t first_pos)
+static int segment_link(const struct backup_group *g, uint64_t first)
 {
     char name[32], from[FILES_PATH_BYTES + 64], to[FILES_PATH_BYTES];
-    snprintf(name, sizeof name, "%016" PRIx64 ".seg", first_pos);
-    snprintf(from, sizeof from, "%s/log/%s", g->dir, name);
-    return backup_group_path(g, "log", name, to) ? files_link(from, to) : ENAMETOOLONG;
+    const char *part = place_archived(first) ? "archive" : "log";
+    snprintf(name, sizeof name, "%016" PRIx64 ".seg", first & ~PLACE_ARCHIVE);
+    snprintf(from, sizeof from, "%s/%s/%s", g->dir, part, name);
+    return backup_group_path(g, part, name, to) ? files_link(from, to) : ENAMETOOLONG;
+}
+
+static bool place_link(struct backup_group *g, const struct files_entry *e, uint64_t top)
+{
+    uint64_t first_pos;
+    if (!e->is_dir && manifest_segment(e->name, &first_pos) && segment_link(g, first_pos | top) == 0)
+        positions_put(&g->linked, first_pos | top);
+    return !atomic_load(&g->backups->cancelled);
 }
 
 static bool link_ahead(void *ctx, const struct files_entry *e)
 {
-    struct backup_group *g = ctx;
-    uint64_t first_pos;
-    if (!e->is_dir && manifest_segment(e->name, &first_pos) && segment_link(g, first_pos) == 0)
-        positions_put(&g->linked, first_pos);
-    return !atomic_load(&g->backups->cancelled);
+    return place_link(ctx, e, 0);
+}
+
+static bool archive_link_ahead(void *ctx, const struct files_entry *e)
+{
+    return place_link(ctx, e, PLACE_ARCHIVE);
 }
 
 /* On the backup's thread, so that a log of many files holds nobody up. What is trimmed while this goes on is sorted out later. */
 static bool links_begin(struct backup_group *g)
 {
-    char log[FILES_PATH_BYTES + 8], top[FILES_PATH_BYTES], segments[FILES_PATH_BYTES];
-    if (!backup_group_path(g, NULL, NULL, top) || !backup_group_path(g, "log", NULL, segments))
+    char log[FILES_PATH_BYTES + 8], archive[FILES_PATH_BYTES + 8], top[FILES_PATH_BYTES], segments[FILES_PATH_BYTES],
+        archived[FILES_PATH_BYTES];
+    if (!backup_group_path(g, NULL, NULL, top) || !backup_group_path(g, "log", NULL, segments) ||
+        !backup_group_path(g, "archive", NULL, archived))
         return backup_fail(g->backups, "%s: the path is too long", g->dir);
     snprintf(log, sizeof log, "%s/log", g->dir);
+    snprintf(archive, sizeof archive, "%s/archive", g->dir);
     int code = files_remove_tree(top);
     if (code == 0) code = files_make_dir(top);
     if (code == 0) code = files_make_dir(segments);
+    if (code == 0) code = files_make_dir(archived);
     if (code == 0) code = files_list(log, link_ahead, g);
+    int archive_code = code == 0 ? files_list(archive, archive_link_ahead, g) : 0;
+    if (archive_code != ENOENT && code == 0) code = archive_code; /* ENOENT: there is none */
     return code == 0 || backup_fail(g->backups, "%s: the log's files cannot be linked: %s", g->dir, strerror(code));
 }
 
 /* On the group's loop, where segments are trimmed: those the log has now are the state's. A file is given another use only after it was
  * trimmed, and not when it has a second name by then: so the links of these are what they should be. */
-static int links_end(struct backup_group *g)
+static int links_keep(struct backup_group *g, struct log *log, uint64_t top)
 {
-    struct log *log = replica_log(g->broker->replica);
     uint64_t first_pos, end_pos;
     for (uint64_t pos = 0; log_segment_next(log, pos, &first_pos, &end_pos); pos = end_pos) {
-        int code = positions_has(&g->linked, first_pos) ? 0 : segment_link(g, first_pos);
+        uint64_t first = first_pos | top;
+        int code = positions_has(&g->linked, first) ? 0 : segment_link(g, first);
         if (code != 0) return code;
-        positions_put(&g->kept, first_pos);
+        positions_put(&g->kept, first);
     }
     return 0;
+}
+
+static int links_end(struct backup_group *g)
+{
+    const struct places *p = &g->broker->places;
+    g->archive_end = reclaim_archive_end(g->broker);
+    int code = links_keep(g, p->log, 0);
+    return code != 0 || g->archive_end == 0 ? code : links_keep(g, p->archive, PLACE_ARCHIVE);
 }
 
 static void checkpoint_done(void *ctx, struct store_mark mark, const char *error)

@@ -269,16 +269,22 @@ struct listing {
     bool good;
 };
 
+static uint64_t part_end(const struct backup_group *g, uint8_t part)
+{
+    return part == MANIFEST_LOG ? g->manifest.log_end : g->archive_end;
+}
+
 static bool file_list(void *ctx, const struct files_entry *e)
 {
     struct listing *l = ctx;
     struct manifest *m = &l->g->manifest;
     uint64_t first_pos, bytes = e->bytes;
     if (e->is_dir) return true;
-    if (l->part == MANIFEST_LOG) {
-        if (!manifest_segment(e->name, &first_pos) || first_pos >= m->log_end) return true; /* made ahead */
-        if (!positions_has(&l->g->kept, first_pos)) return true; /* trimmed before the state was taken */
-        if (bytes > m->log_end - first_pos) bytes = m->log_end - first_pos;
+    if (l->part != MANIFEST_STORE) {
+        uint64_t end = part_end(l->g, l->part), top = l->part == MANIFEST_ARCHIVE ? PLACE_ARCHIVE : 0;
+        if (!manifest_segment(e->name, &first_pos) || first_pos >= end) return true; /* made ahead */
+        if (!positions_has(&l->g->kept, first_pos | top)) return true;               /* trimmed before the state was taken */
+        if (bytes > end - first_pos) bytes = end - first_pos;
     }
     l->good = manifest_add(m, l->part, e->name, bytes) ||
               backup_fail(l->b, "the file %s of %s does not belong there", e->name, manifest_dir((uint8_t)l->part));
@@ -289,7 +295,7 @@ static bool file_list(void *ctx, const struct files_entry *e)
 static bool group_list(struct backups *b, struct backup_group *g)
 {
     if (!cluster_of_replica(g->dir, &g->manifest.cluster)) return backup_fail(b, "%s/identity: cannot be read", g->dir);
-    for (int part = MANIFEST_STORE; part <= MANIFEST_LOG; part++) {
+    for (int part = MANIFEST_STORE; part <= MANIFEST_PARTS; part++) {
         char path[FILES_PATH_BYTES];
         struct listing l = {.b = b, .g = g, .part = (enum manifest_part)part, .good = true};
         if (!backup_group_path(g, manifest_dir((uint8_t)part), NULL, path))
@@ -338,7 +344,7 @@ static bool manifest_file_take(struct backups *b, struct backup_group *g, uint32
     struct manifest *m = &g->manifest;
     const struct manifest_file *f = &m->files[n];
     char name[BACKUP_NAME_BYTES], from[FILES_PATH_BYTES], to[FILES_PATH_BYTES], told[FILES_PATH_BYTES];
-    bool log = f->part == MANIFEST_LOG, last = n + 1 == m->count, known;
+    bool log = f->part != MANIFEST_STORE, last = manifest_is_last(m, n), known;
     uint64_t first_pos = 0;
     snprintf(name, sizeof name, "group-%" PRIu32 "/%s/%s", g->number, manifest_dir(f->part), f->name);
     int len = snprintf(to, sizeof to, "%s/%s", b->order.dir, name);
@@ -348,8 +354,8 @@ static bool manifest_file_take(struct backups *b, struct backup_group *g, uint32
     if (!file_take(b, &s, name, !(log && last), &known)) return false;
     if (!log || known) return true;
     must(manifest_segment(f->name, &first_pos));
-    len = snprintf(told, sizeof told, "%.*s/log/%s", FILES_PATH_BYTES - 200, g->dir, f->name);
-    return segment_verify(b, last ? to : from, told, first_pos, last ? m->log_end : 0);
+    len = snprintf(told, sizeof told, "%.*s/%s/%s", FILES_PATH_BYTES - 200, g->dir, manifest_dir(f->part), f->name);
+    return segment_verify(b, last ? to : from, told, first_pos, last ? part_end(g, f->part) : 0);
 }
 
 static bool dir_below(struct backups *b, struct backup_group *g, const char *name, bool sync)
@@ -363,13 +369,14 @@ static bool dir_below(struct backups *b, struct backup_group *g, const char *nam
 
 static bool group_copy(struct backups *b, struct backup_group *g)
 {
-    static const char *const dirs[] = {NULL, "store", "log"};
-    for (int i = 0; i < 3; i++)
+    static const char *const dirs[] = {NULL, "store", "log", "archive"};
+    int count = g->archive_end > 0 ? 4 : 3;
+    for (int i = 0; i < count; i++)
         if (!dir_below(b, g, dirs[i], false)) return false;
     for (uint32_t n = 0; n < g->manifest.count; n++)
         if (!manifest_file_take(b, g, n)) return false;
     if (!group_small_files(b, g)) return false;
-    for (int i = 2; i >= 0; i--)
+    for (int i = count - 1; i >= 0; i--)
         if (!dir_below(b, g, dirs[i], true)) return false;
     return true;
 }

@@ -2,7 +2,7 @@
  *
  *   DIR/BACKUP             this
  *   DIR/groups             of a node with several groups: which tenant is in which (DATA/groups)
- *   DIR/group-<i>/         manifest (snapshot_manifest.h), configuration, store/, log/: the state of one group at one entry
+ *   DIR/group-<i>/         manifest (snapshot_manifest.h), configuration, store/, log/, archive/: the state of one group at one entry
  *
  * JSON, laid out a member a line as we write it, and read only in that layout: the last line holds the CRC32C of all bytes before it, so
  * an edited file is a damaged one. Files stand in the order of their names' bytes, each with its size and the CRC32C of its bytes. */

@@ -28,7 +28,8 @@ struct backup_group {
     bool over, good; /* under the lock */
     char error[BACKUP_ERROR_BYTES];
     struct manifest manifest; /* without files until they are copied */
-    /* Segments with a link in GROUP/backup, by position: those made on the thread beforehand, and all that belong to the state. */
+    uint64_t archive_end;     /* of the archive, as the state has it; 0: there is none */
+    /* Segments with a link in GROUP/backup, by place: those made on the thread beforehand, and all that belong to the state. */
     struct positions {
         uint64_t *at;
         uint32_t count, cap;

@@ -229,6 +229,11 @@ static void snapshot_fetched(void *ctx, uint64_t index)
     b->place.again(b->place.ctx);
 }
 
+static uint64_t snapshot_archive_end(void *ctx)
+{
+    return reclaim_archive_end(ctx);
+}
+
 static void net_begin(struct broker *b)
 {
     if (b->place.net == NULL) return;
@@ -240,6 +245,7 @@ static void net_begin(struct broker *b)
                                   .store = b->store,
                                   .ctx = b,
                                   .send = snapshot_send,
+                                  .archive_end = snapshot_archive_end,
                                   .fetched = snapshot_fetched};
     b->snapshots = snapshots_new(&o);
     struct net_channel c = {.ctx = b, .loop = b->loop, .frame = frame_came, .link = link_changed, .receiving = frame_coming};

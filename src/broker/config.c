@@ -42,7 +42,7 @@ static const struct variable variables[] = {
     {"RETENTION_INTERVAL", VALUE_U32, FIELD(retention_every_ms), 5000, 100, 3600000, "ms"},
     {"QUEEN_RAFT_RETENTION_SCAN_PER_S", VALUE_U32, FIELD(retention_scan_per_s), 50000, 1, 10000000, "lanes a second"},
     {"QUEEN_SCRUB_BYTES_S", VALUE_BYTES, FIELD(scrub_bytes_s), 4 * MIB, 0, 65536 * MIB, "bytes a second, 0 = off"},
-    {"QUEEN_RECLAIM_BYTES_S", VALUE_U64, FIELD(reclaim_bytes_s), 0, 0, 65536 * MIB, "bytes a second, 0 = off"},
+    {"QUEEN_RECLAIM_BYTES_S", VALUE_U64, FIELD(reclaim_bytes_s), 32 * MIB, 0, 65536 * MIB, "bytes a second, 0 = off"},
     {"QUEEN_RECLAIM_LIVE_PCT", VALUE_U32, FIELD(reclaim_live_pct), 40, 1, 90, "percent"},
     {"QUEEN_RECLAIM_AFTER_MS", VALUE_U32, FIELD(reclaim_after_ms), 30000, 0, 86400000, "ms"},
     {"QUEEN_RAFT_DURABLE_EVERY_MS", VALUE_U32, FIELD(durable_every_ms), 1000, 1, 600000, "ms"},

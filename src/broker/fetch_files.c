@@ -1,6 +1,7 @@
 /* GROUP/incoming while a fetch fills it.
  *
- *   incoming/store/..., incoming/log/...    as in the manifest; what is there when a fetch begins and has a name of it is offered to the
+ *   incoming/store/..., incoming/log/..., incoming/archive/...
+ *                                           as in the manifest; what is there when a fetch begins and has a name of it is offered to the
  *                                           source by its digest, whatever its history: right bytes are not sent again
  *   incoming/configuration, incoming/ready  only at the end, ready last: the manifest itself
  *
@@ -64,7 +65,8 @@ static bool entry_sweep(void *ctx, const struct files_entry *e)
         return false;
     w->code = 0;
     if (w->sub == NULL) {
-        if (e->is_dir && (strcmp(e->name, "store") == 0 || strcmp(e->name, "log") == 0)) return true;
+        for (int part = MANIFEST_STORE; part <= MANIFEST_PARTS; part++)
+            if (e->is_dir && strcmp(e->name, manifest_dir((uint8_t)part)) == 0) return true;
     } else if (!e->is_dir) {
         uint32_t n = file_find(f, w->part, e->name);
         if (n < f->manifest.count) {
@@ -104,8 +106,8 @@ int incoming_begin(struct snapshots *s)
     if (code == 0) code = fault(path, "synced", files_sync(path));
     if (code == 0) code = fault(s->dir, "synced", files_sync(s->dir));
     if (code == 0) code = dir_begin(s, NULL, 0);
-    if (code == 0) code = dir_begin(s, "store", MANIFEST_STORE);
-    if (code == 0) code = dir_begin(s, "log", MANIFEST_LOG);
+    for (int part = MANIFEST_STORE; part <= MANIFEST_PARTS && code == 0; part++)
+        code = dir_begin(s, manifest_dir((uint8_t)part), (uint8_t)part);
     return code;
 }
 
@@ -146,7 +148,7 @@ int incoming_done(struct snapshots *s, uint32_t file)
     char path[FILES_PATH_BYTES];
     file_path(s, file, path);
     /* The log writes whole pages. */
-    uint64_t bytes = m->part == MANIFEST_LOG ? (m->bytes + PAGE - 1) / PAGE * PAGE : m->bytes;
+    uint64_t bytes = m->part != MANIFEST_STORE ? (m->bytes + PAGE - 1) / PAGE * PAGE : m->bytes;
     int code = m->bytes == 0 ? fault(path, "made", files_write(path, 0, slice_make("", 0))) : 0;
     /* In two steps: what an earlier fetch left behind the end reads as zeros then. */
     if (code == 0) code = fault(path, "cut", files_truncate(path, m->bytes));
@@ -160,7 +162,7 @@ int incoming_ready(struct snapshots *s)
     const struct fetch *f = &s->fetch;
     char path[FILES_PATH_BYTES];
     int code = 0;
-    for (int part = MANIFEST_STORE; part <= MANIFEST_LOG && code == 0; part++) {
+    for (int part = MANIFEST_STORE; part <= MANIFEST_PARTS && code == 0; part++) {
         must(snapshot_path(s, "incoming", manifest_dir((uint8_t)part), NULL, path));
         code = fault(path, "synced", files_sync(path));
     }

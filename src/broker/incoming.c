@@ -1,6 +1,6 @@
 /* A fetched state takes the place of the group's own.
  *
- *   for store, then log:   GROUP/part -> GROUP/outgoing-part;  GROUP/incoming/part -> GROUP/part        each rename durable
+ *   for store, log, archive:   GROUP/part -> GROUP/outgoing-part;  GROUP/incoming/part -> GROUP/part        each rename durable
  *   then                   GROUP/incoming/configuration -> GROUP/configuration
  *   then                   incoming/ready removed (durable): it is done; then what is left of incoming and outgoing-*
  *
@@ -104,7 +104,7 @@ static bool whole(const struct swap *w, const struct manifest *m)
         uint64_t bytes = 0;
         path_make(w, "incoming", manifest_dir(f->part), f->name, path);
         int code = files_size(path, &bytes);
-        bool fits = f->part == MANIFEST_LOG ? bytes >= f->bytes : bytes == f->bytes;
+        bool fits = f->part != MANIFEST_STORE ? bytes >= f->bytes : bytes == f->bytes;
         if (code == 0 && fits) continue;
         log_warn("%s: %s", path, code != 0 ? strerror(code) : "has not the size it should have");
         return false;
@@ -114,7 +114,9 @@ static bool whole(const struct swap *w, const struct manifest *m)
 
 /* ---- the swap */
 
-static const char *const PARTS[2][3] = {{"store", "incoming/store", "outgoing-store"}, {"log", "incoming/log", "outgoing-log"}};
+static const char *const PARTS[MANIFEST_PARTS][3] = {{"store", "incoming/store", "outgoing-store"},
+                                                     {"log", "incoming/log", "outgoing-log"},
+                                                     {"archive", "incoming/archive", "outgoing-archive"}};
 
 static bool part_swap(const struct swap *w, const char *const part[3])
 {
@@ -133,7 +135,7 @@ static bool part_swap(const struct swap *w, const char *const part[3])
 
 static bool leftovers_remove(const struct swap *w)
 {
-    for (int n = 0; n < 2; n++)
+    for (int n = 0; n < MANIFEST_PARTS; n++)
         if (!remove_tree(w, PARTS[n][2])) return false;
     return true;
 }
@@ -149,7 +151,7 @@ static bool ready_remove(const struct swap *w)
 
 static bool swap_run(const struct swap *w, const struct manifest *m)
 {
-    for (int n = 0; n < 2; n++)
+    for (int n = 0; n < MANIFEST_PARTS; n++)
         if (!part_swap(w, PARTS[n])) return false;
     bool incoming;
     if (!exists(w, "incoming", "configuration", &incoming)) return false;

@@ -2,12 +2,13 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/crash_point.h"
+#include "base/files.h"
 #include "base/logger.h"
 #include "broker/broker_internal.h"
+#include "broker/snapshot_manifest.h"
 
 /* A segment that could be given back, and since when; or when it was tried, in vain. */
 struct candidate {
@@ -34,6 +35,7 @@ struct reclaim {
     uint32_t moved;
     struct reclaim_job job;
     struct reclaim_stats stats;
+    uint64_t archive_end;
 };
 
 /* ---- the archive ---------------------------------------------------------------------------------------------------- */
@@ -65,11 +67,24 @@ static bool archive_check(struct broker *b, struct buf *error)
 static void reclaim_fire(struct loop_timer *t);
 static void scanned(struct loop_task *t);
 
+static bool segment_any(void *ctx, const struct files_entry *e)
+{
+    uint64_t first_pos;
+    bool *any = ctx;
+    *any = *any || manifest_segment(e->name, &first_pos);
+    return !*any;
+}
+
+static bool archive_unreadable(const char *dir, int code, struct buf *error)
+{
+    buf_printf(error, "%s: cannot be listed: %s", dir, strerror(code));
+    return false;
+}
+
 bool reclaim_open(struct broker *b, int *exit_code, struct buf *error)
 {
     struct reclaim *r = calloc(1, sizeof *r);
     char dir[4200];
-    struct stat st;
     must(r != NULL);
     b->reclaim = r;
     r->b = b;
@@ -79,12 +94,21 @@ bool reclaim_open(struct broker *b, int *exit_code, struct buf *error)
     arena_init(&r->job.names);
     snprintf(dir, sizeof dir, "%s/archive", b->config.dir);
     *exit_code = 2;
-    if (engine_archive_last(b->engine) == 0 && (stat(dir, &st) != 0 || !S_ISDIR(st.st_mode))) return true;
+    bool any = engine_archive_last(b->engine) != 0;
+    int code = any ? 0 : files_list(dir, segment_any, &any);
+    if (!any) return code == 0 || code == ENOENT || archive_unreadable(dir, code, error);
     uint64_t first_pos = engine_archive_last(b->engine) & ~PLACE_ARCHIVE;
     enum log_status s = archive_open(&b->places.archive, b->config.dir, b->config.segment_bytes, first_pos, r->worker,
                                      reclaim_worker_synced, error);
     if (s == LOG_IO) *exit_code = 3;
-    return s == LOG_OK && archive_check(b, error);
+    if (s != LOG_OK) return false;
+    r->archive_end = log_end_pos(b->places.archive);
+    return archive_check(b, error);
+}
+
+uint64_t reclaim_archive_end(const struct broker *b)
+{
+    return b->places.archive == NULL ? 0 : b->reclaim->archive_end;
 }
 
 bool reclaim_owns_archive(const struct broker *b)
@@ -311,6 +335,7 @@ static void copied(struct loop_task *t)
     must(r->state == RECLAIM_COPIES);
     b->places.archive = r->job.places.archive;
     r->stats.copied_bytes += r->job.copied_bytes;
+    if (b->places.archive != NULL) r->archive_end = log_end_pos(b->places.archive); /* all of it is durable */
     r->state = RECLAIM_MOVES;
     go_on(r, 0);
 }

@@ -102,6 +102,8 @@ bool reclaim_open(struct broker *b, int *exit_code, struct buf *error); /* the a
 void reclaim_wake(struct broker *b);                                    /* the durable state moved on */
 bool reclaim_owns_archive(const struct broker *b); /* its worker writes to it, or copies wait to be moved */
 void reclaim_free(struct broker *b);
+/* All that anything points to lies in the archive before this position, durable. 0: there is none. */
+uint64_t reclaim_archive_end(const struct broker *b);
 
 struct reclaim_stats {
     uint64_t segments, bytes, copied_bytes; /* given back: files, and what they held; copied to the archive */

@@ -276,6 +276,8 @@ static enum restore_result group_lay(struct restore *r, uint32_t group)
     group_dir(r, group, dir);
     enum restore_result result = part_lay(r, group, dir, MANIFEST_STORE);
     if (result == RESTORE_OK) result = part_lay(r, group, dir, MANIFEST_LOG);
+    bool archive = m->count > 0 && m->files[m->count - 1].part == MANIFEST_ARCHIVE;
+    if (result == RESTORE_OK && archive) result = part_lay(r, group, dir, MANIFEST_ARCHIVE);
     if (result == RESTORE_OK) result = dir_lay(r, dir, true);
     if (result != RESTORE_OK) return result;
     struct replica_restore o = {.dir = dir,

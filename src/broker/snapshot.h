@@ -53,7 +53,8 @@ struct snapshots_options {
     struct store *store;
     void *ctx;
     bool (*send)(void *ctx, uint64_t peer, const struct slice *parts,
-                 uint32_t count); /* a frame for the peer's snapshots_receive */
+                 uint32_t count);       /* a frame for the peer's snapshots_receive */
+    uint64_t (*archive_end)(void *ctx); /* reclaim_archive_end; NULL: there is no archive */
     /* Everything up to `index` is fetched and durable in GROUP/incoming: give the replica no more frames, stop, and start anew. Not to
      * be freed inside. */
     void (*fetched)(void *ctx, uint64_t index);

@@ -58,7 +58,8 @@ struct source {
     struct buf encoded;
     uint64_t waiting[SOURCE_WAITING_MAX];
     uint32_t waiting_count;
-    int64_t asked_us; /* when somebody last asked for any of it */
+    uint64_t archive_end; /* when it was taken; 0: there was none */
+    int64_t asked_us;     /* when somebody last asked for any of it */
     uint64_t serves_total;
     struct buf bytes;
 };

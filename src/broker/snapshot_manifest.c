@@ -5,7 +5,7 @@
 
 #include "base/hash.h"
 
-enum { FORMAT = 1, HEAD_BYTES = 24, FILE_BYTES_MIN = 1 + 1 + 1 + 8 };
+enum { FORMAT = 2, HEAD_BYTES = 24, FILE_BYTES_MIN = 1 + 1 + 1 + 8 };
 
 static const char MAGIC[8] = {'Q', 'U', 'E', 'E', 'N', 'M', 'N', 'F'};
 static const uint64_t FILE_BYTES_MAX = (uint64_t)1 << 44; /* times MANIFEST_FILES_MAX: no overflow */
@@ -13,7 +13,13 @@ static const uint64_t POSITION_MAX = (uint64_t)1 << 62;
 
 const char *manifest_dir(uint8_t part)
 {
-    return part == MANIFEST_STORE ? "store" : "log";
+    return part == MANIFEST_STORE ? "store" : part == MANIFEST_LOG ? "log" : "archive";
+}
+
+bool manifest_is_last(const struct manifest *m, uint32_t n)
+{
+    must(n < m->count);
+    return n + 1 == m->count || m->files[n + 1].part != m->files[n].part;
 }
 
 bool manifest_segment(const char *name, uint64_t *first_pos)
@@ -48,7 +54,7 @@ bool manifest_add(struct manifest *m, enum manifest_part part, const char *name,
 {
     uint64_t pos;
     bool fits = strlen(name) < MANIFEST_NAME_BYTES && name_is_plain(name) && bytes <= FILE_BYTES_MAX;
-    if (!fits || (part == MANIFEST_LOG && !manifest_segment(name, &pos)) || m->count == MANIFEST_FILES_MAX) return false;
+    if (!fits || (part != MANIFEST_STORE && !manifest_segment(name, &pos)) || m->count == MANIFEST_FILES_MAX) return false;
     if (m->count == m->cap) {
         m->cap = m->cap == 0 ? 64 : m->cap * 2;
         m->files = realloc(m->files, m->cap * sizeof *m->files);
@@ -125,7 +131,7 @@ static bool file_read(struct slice *in, struct manifest *out)
     if (!take(in, &part, 1) || !take(in, &len, 1) || len >= MANIFEST_NAME_BYTES || !take(in, name, len)) return false;
     name[len] = '\0';
     if (!take(in, &bytes, sizeof bytes) || strlen(name) != len) return false;
-    if (part != MANIFEST_STORE && part != MANIFEST_LOG) return false;
+    if (part < MANIFEST_STORE || part > MANIFEST_PARTS) return false;
     if (!manifest_add(out, part, name, bytes)) return false;
     const struct manifest_file *f = &out->files[out->count - 1];
     return out->count == 1 || file_order(f - 1, f) < 0;
@@ -146,12 +152,27 @@ static const char *segments_check(const struct manifest *m)
         if (!sane || f->bytes > (uint64_t)2 << 30) return "a segment that can not belong to its log";
         if (covers && first != before) return "a segment of the log is missing";
         covers |= first <= m->mark.scan_pos && m->mark.scan_pos < end;
-        if (n + 1 == m->count && (f->bytes > m->log_end - first || m->log_end > end))
+        if (manifest_is_last(m, n) && (f->bytes > m->log_end - first || m->log_end > end))
             return "the log does not end where it should";
         before = end;
         any = true;
     }
     return !any ? "no log in it" : !covers ? "the log does not hold the scan position" : NULL;
+}
+
+static const char *archive_check(const struct manifest *m)
+{
+    uint64_t unit = m->segment_bytes, before = 0;
+    for (uint32_t n = 0; n < m->count; n++) {
+        const struct manifest_file *f = &m->files[n];
+        uint64_t first;
+        if (f->part != MANIFEST_ARCHIVE) continue;
+        must(manifest_segment(f->name, &first));
+        bool sane = first % unit == 0 && first < POSITION_MAX && first >= before && f->bytes != 0;
+        if (!sane || f->bytes > (uint64_t)2 << 30) return "a file that can not belong to its archive";
+        before = first + (f->bytes + unit - 1) / unit * unit;
+    }
+    return NULL;
 }
 
 static const char *manifest_check(const struct manifest *m)
@@ -165,7 +186,9 @@ static const char *manifest_check(const struct manifest *m)
     if (m->configuration.len == 0) return "no configuration";
     for (uint32_t n = 0; n < m->count; n++)
         current |= m->files[n].part == MANIFEST_STORE && strcmp(m->files[n].name, "CURRENT") == 0;
-    return current ? segments_check(m) : "no store in it";
+    if (!current) return "no store in it";
+    const char *wrong = segments_check(m);
+    return wrong != NULL ? wrong : archive_check(m);
 }
 
 static const char *body_read(struct slice *in, struct manifest *out)

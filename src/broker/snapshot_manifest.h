@@ -5,7 +5,7 @@
  *   length 4, configuration | count 4 | files:  part 1 | length 1, name | bytes 8
  *
  * Files stand in the order of (part, name). The bytes of a log file are those that count: of the last one, those before the end of the log;
- * what is read behind them is zeros.
+ * what is read behind them is zeros. The same of the archive, of which there may be nothing.
  *
  * Reading is for bytes from outside: a manifest that was read has names without slashes, each once, segments that fit each other from the scan
  * position to the end, and sizes that add up without overflow. */
@@ -23,7 +23,7 @@ enum {
     MANIFEST_BYTES_MAX = 8 << 20, /* encoded */
 };
 
-enum manifest_part { MANIFEST_STORE = 1, MANIFEST_LOG = 2 }; /* GROUP/store, GROUP/log */
+enum manifest_part { MANIFEST_STORE = 1, MANIFEST_LOG, MANIFEST_ARCHIVE, MANIFEST_PARTS = MANIFEST_ARCHIVE };
 
 struct manifest_file {
     uint64_t bytes;
@@ -50,8 +50,10 @@ const char *manifest_decode(struct slice bytes, struct manifest *out);
 void manifest_free(struct manifest *m); /* and zeroes it */
 uint64_t manifest_bytes(const struct manifest *m);
 
-/* "store" or "log". */
+/* "store", "log" or "archive": its directory in GROUP. */
 const char *manifest_dir(uint8_t part);
+/* Is this file the last one of its part? */
+bool manifest_is_last(const struct manifest *m, uint32_t n);
 /* Is it a segment's name, and of which position? */
 bool manifest_segment(const char *name, uint64_t *first_pos);
 

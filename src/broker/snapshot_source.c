@@ -1,7 +1,7 @@
 /* The side that has the state.
  *
  *   WANT, this node leads, nothing taken yet
- *     pin everything -> links of all segments -> store_checkpoint (store thread)            TAKING
+ *     pin everything -> links of all segments, also of the archive -> store_checkpoint (store thread)            TAKING
  *     its mark is index I -> pin from I on -> where entry I ends -> manifest                READY, MANIFEST to who waits
  *   ASK -> read -> SAME or BYTES
  *   nobody asked for SNAPSHOT_KEPT_US, or this node does not lead any more -> unpinned, files removed
@@ -9,7 +9,8 @@
  * Why the links hold all that the state at I needs: the checkpoint has the batches submitted before it was ordered, so I was applied, and
  * its entries stored, when the links were made, in the same turn and before. A segment that was trimmed before that was not wanted by a
  * durable state at or before I. What is trimmed later keeps its link, and the log does not write over a file that has one. The
- * segment that is still written to is shared: bytes before the end of entry I do not change any more.
+ * segment that is still written to is shared: bytes before the end of entry I do not change any more. The archive has all that the state may
+ * point to when the links are made: copies are durable before anything moves to them.
  *
  * Failures: of the checkpoint, of a link or a read: told, dropped, whoever waits gets GONE and will want again. Nothing of the node
  * itself depends on it. */
@@ -66,36 +67,54 @@ struct linking {
     int code;
 };
 
-static bool segment_link(void *ctx, const struct files_entry *e)
+static bool segment_link(struct linking *k, const char *part, const struct files_entry *e)
 {
-    struct linking *k = ctx;
     uint64_t first_pos;
     char from[FILES_PATH_BYTES], to[FILES_PATH_BYTES];
     if (e->is_dir || !manifest_segment(e->name, &first_pos)) return true;
     k->code = ENAMETOOLONG;
-    if (!snapshot_path(k->s, "log", e->name, NULL, from) || !snapshot_path(k->s, "snapshot", "log", e->name, to)) return false;
+    if (!snapshot_path(k->s, part, e->name, NULL, from) || !snapshot_path(k->s, "snapshot", part, e->name, to)) return false;
     k->code = files_link(from, to);
     if (k->code == ENOENT) k->code = 0; /* trimmed this very moment */
     return k->code == 0;
 }
 
+static bool log_link(void *ctx, const struct files_entry *e)
+{
+    return segment_link(ctx, "log", e);
+}
+
+static bool archive_link(void *ctx, const struct files_entry *e)
+{
+    return segment_link(ctx, "archive", e);
+}
+
+static int part_link(struct snapshots *s, const char *part, bool (*link)(void *ctx, const struct files_entry *e))
+{
+    char from[FILES_PATH_BYTES], to[FILES_PATH_BYTES];
+    struct linking k = {.s = s};
+    must(snapshot_path(s, part, NULL, NULL, from) && snapshot_path(s, "snapshot", part, NULL, to));
+    int code = files_make_dir(to);
+    if (code == 0) code = files_list(from, link, &k);
+    return code != 0 ? code : k.code;
+}
+
 /* Directories and links; 0 or an errno value. */
 static int links_make(struct snapshots *s)
 {
-    char log[FILES_PATH_BYTES], top[FILES_PATH_BYTES], segments[FILES_PATH_BYTES];
-    must(snapshot_path(s, "log", NULL, NULL, log) && snapshot_path(s, "snapshot", NULL, NULL, top) &&
-         snapshot_path(s, "snapshot", "log", NULL, segments));
+    char top[FILES_PATH_BYTES];
+    must(snapshot_path(s, "snapshot", NULL, NULL, top));
     int code = files_remove_tree(top);
     if (code == 0) code = files_make_dir(top);
-    if (code == 0) code = files_make_dir(segments);
-    struct linking k = {.s = s};
-    if (code == 0) code = files_list(log, segment_link, &k);
-    return code != 0 ? code : k.code;
+    if (code == 0) code = part_link(s, "log", log_link);
+    s->source.archive_end = s->o.archive_end == NULL ? 0 : s->o.archive_end(s->o.ctx);
+    if (code == 0 && s->source.archive_end > 0) code = part_link(s, "archive", archive_link);
+    return code;
 }
 
 struct listing {
     struct snapshots *s;
-    uint64_t log_end;
+    uint64_t end; /* of the log, of the archive */
     enum manifest_part part;
     bool bad;
 };
@@ -106,13 +125,13 @@ static bool file_add(void *ctx, const struct files_entry *e)
     uint64_t first_pos, bytes = e->bytes;
     char path[FILES_PATH_BYTES];
     if (e->is_dir) return true;
-    if (l->part == MANIFEST_LOG) {
-        if (!manifest_segment(e->name, &first_pos) || first_pos >= l->log_end) {
-            if (snapshot_path(l->s, "snapshot", "log", e->name, path))
+    if (l->part != MANIFEST_STORE) {
+        if (!manifest_segment(e->name, &first_pos) || first_pos >= l->end) {
+            if (snapshot_path(l->s, "snapshot", manifest_dir((uint8_t)l->part), e->name, path))
                 files_remove(path); /* made ahead: nothing of it counts */
             return true;
         }
-        if (bytes > l->log_end - first_pos) bytes = l->log_end - first_pos;
+        if (bytes > l->end - first_pos) bytes = l->end - first_pos;
     }
     l->bad = !manifest_add(&l->s->source.manifest, l->part, e->name, bytes);
     if (l->bad) log_warn("snapshot: the file %s of %s does not belong there", e->name, manifest_dir((uint8_t)l->part));
@@ -134,9 +153,11 @@ static bool manifest_make(struct snapshots *s, struct store_mark mark)
         return false;
     }
     replica_configuration_file(s->o.replica, &m->configuration);
-    for (int part = MANIFEST_STORE; part <= MANIFEST_LOG; part++) {
+    for (int part = MANIFEST_STORE; part <= MANIFEST_PARTS; part++) {
         char path[FILES_PATH_BYTES];
-        struct listing l = {.s = s, .log_end = m->log_end, .part = (enum manifest_part)part};
+        struct listing l = {
+            .s = s, .end = part == MANIFEST_LOG ? m->log_end : s->source.archive_end, .part = (enum manifest_part)part};
+        if (part == MANIFEST_ARCHIVE && s->source.archive_end == 0) continue;
         must(snapshot_path(s, "snapshot", manifest_dir((uint8_t)part), NULL, path));
         int code = files_list(path, file_add, &l);
         if (code != 0) log_warn("%s: cannot be listed: %s", path, strerror(code));

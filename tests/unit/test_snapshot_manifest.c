@@ -333,10 +333,40 @@ static void twice_the_same_name_or_out_of_order(void **state)
     seal(b.at, b.len);
     assert_null(manifest_decode(buf_view(&b), &out));
     manifest_free(&out);
-    uint32_t format = 2;
+    uint32_t format = 3;
     memcpy(b.at + 8, &format, sizeof format);
     assert_string_equal(manifest_decode(buf_view(&b), &out), "a format this program does not know");
     buf_free(&b);
+    manifest_free(&m);
+}
+
+static void an_archive_may_belong_to_it(void **state)
+{
+    (void)state;
+    struct manifest m;
+    char name[32];
+    make(&m);
+    uint32_t log_last = m.count - 1;
+    name_put(name, 3);
+    assert_true(manifest_add(&m, MANIFEST_ARCHIVE, name, UNIT));
+    assert_true(manifest_is_last(&m, log_last));
+    assert_null(wrong_with(&m));
+    name_put(name, 12);
+    assert_true(manifest_add(&m, MANIFEST_ARCHIVE, name, 5000)); /* it has an end of its own */
+    assert_false(manifest_is_last(&m, log_last + 1));
+    assert_true(manifest_is_last(&m, log_last + 2));
+    assert_null(wrong_with(&m));
+    m.files[log_last + 1].bytes = 0;
+    assert_non_null(wrong_with(&m));
+    m.files[log_last + 1].bytes = (uint64_t)10 * UNIT; /* into the next one */
+    assert_non_null(wrong_with(&m));
+    m.files[log_last + 1].bytes = UNIT;
+    m.files[log_last].bytes++; /* the log must still end where it should */
+    assert_non_null(wrong_with(&m));
+    m.files[log_last].bytes--;
+    assert_false(manifest_add(&m, MANIFEST_ARCHIVE, "CURRENT", 5));
+    memcpy(m.files[log_last + 2].name, "0000000000c00001.seg", 21);
+    assert_non_null(wrong_with(&m));
     manifest_free(&m);
 }
 
@@ -348,6 +378,7 @@ int main(void)
         cmocka_unit_test(states_that_cannot_be),
         cmocka_unit_test(changed_bytes_are_refused_or_sound),
         cmocka_unit_test(twice_the_same_name_or_out_of_order),
+        cmocka_unit_test(an_archive_may_belong_to_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
