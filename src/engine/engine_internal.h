@@ -266,7 +266,7 @@ struct moved {
     struct buf letters; /* rows of letters that moved since the last cut: struct moved_letter and value, each */
 };
 
-enum { ENGINE_DIGESTS_KEPT = 4096 };
+enum { ENGINE_DIGESTS_KEPT = 4096, LOADING_NAMES = 32 };
 
 struct engine {
     struct engine_options options;
@@ -293,6 +293,11 @@ struct engine {
     struct reap *reap;       /* lane.c: of the queue being reaped */
     struct buf loading;      /* at start: rows of the lane that was begun */
     uint32_t loading_lane;
+    uint32_t loading_turn;
+    struct {
+        uint64_t hash;
+        uint32_t number;
+    } loading_names[LOADING_NAMES]; /* on their way into partition_names */
     bool loading_awake;
     struct numbers loaded_ready; /* at start: ready cursors, to be listed in their order */
     struct numbers dirty_queues, dirty_groups, dirty_partitions, dirty_cursors, gone_queues;
@@ -395,10 +400,10 @@ void lanes_visited(struct engine *e);               /* those that reads brought 
 bool lanes_leave_all(struct engine *e);             /* e->leaving: some of them; true: more */
 bool lanes_reap(struct engine *e, struct queue *q); /* some lanes of a deleted queue are taken out; true: more */
 void lanes_free(struct engine *e);
-/* Start: a lane's row, then its cursors' rows; lane_loaded behind the last one. */
+/* Start: a lane's row, then its cursors' rows; lanes_loaded behind the last one. */
 const char *lane_load(struct engine *e, struct slice key, struct slice value);
 const char *lane_load_cursor(struct engine *e, struct slice key, struct slice value);
-void lane_loaded(struct engine *e);
+void lanes_loaded(struct engine *e);
 
 /* ---- row.c: false when it is damaged ---- */
 bool row_lane_read(struct slice key, struct slice value, struct lane_row *out);

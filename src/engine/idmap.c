@@ -11,9 +11,10 @@ static struct idmap_shard *shard_of(const struct idmap *m, uint64_t hash)
     return (struct idmap_shard *)(uintptr_t)&m->shards[hash >> 58];
 }
 
-static uint32_t home_of(const struct idmap_shard *s, uint64_t tag_slot)
+/* Of a hash or a slot. */
+static uint32_t home_of(const struct idmap_shard *s, uint64_t tag_and_more)
 {
-    uint64_t x = (tag_slot >> 32) * UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t x = (tag_and_more >> 32) * UINT64_C(0x9e3779b97f4a7c15);
     return (uint32_t)(x >> 32) & (s->cap - 1);
 }
 
@@ -45,12 +46,18 @@ void idmap_add(struct idmap *m, uint64_t hash, uint32_t number)
     s->count++;
 }
 
+void idmap_prefetch(const struct idmap *m, uint64_t hash)
+{
+    const struct idmap_shard *s = shard_of(m, hash);
+    if (s->cap != 0) __builtin_prefetch(&s->slots[home_of(s, hash)], 1);
+}
+
 uint32_t idmap_next(const struct idmap *m, uint64_t hash, uint32_t *at)
 {
     const struct idmap_shard *s = shard_of(m, hash);
     if (s->cap == 0) return 0;
     uint64_t tag = hash >> 32;
-    uint32_t home = home_of(s, tag << 32);
+    uint32_t home = home_of(s, hash);
     for (; *at < s->cap; (*at)++) {
         uint64_t slot = s->slots[(home + *at) & (s->cap - 1)];
         if (slot == 0) return 0;

@@ -22,6 +22,8 @@ struct idmap {
 };
 
 void idmap_add(struct idmap *m, uint64_t hash, uint32_t number);
+/* The slot of an idmap_add to come is on its way into the cache then. */
+void idmap_prefetch(const struct idmap *m, uint64_t hash);
 void idmap_remove(struct idmap *m, uint64_t hash, uint32_t number); /* must be there */
 /* Candidates for a hash, one a call; `at` starts at 0. 0 at the end. */
 uint32_t idmap_next(const struct idmap *m, uint64_t hash, uint32_t *at);

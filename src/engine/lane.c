@@ -98,11 +98,10 @@ void lanes_free(struct engine *e)
 
 /* ---- coming --------------------------------------------------------------------------------------------------------- */
 
-static struct lane *stub_add(struct engine *e, struct queue *q, uint32_t number, struct slice name)
+static struct lane *stub_add(struct engine *e, struct queue *q, uint32_t number)
 {
     struct lane *l = table_add(&e->lanes, number);
     l->queue = q->number;
-    idmap_add(&e->partition_names, name_hash(q->number, name), number);
     if (q->partition_last != 0) {
         lane_at(e, q->partition_last)->next = number;
     } else {
@@ -116,7 +115,8 @@ static struct lane *stub_add(struct engine *e, struct queue *q, uint32_t number,
 static struct partition *partition_add(struct engine *e, struct queue *q, struct slice name)
 {
     uint32_t number = ++e->partition_last;
-    struct partition *p = record_new(e, stub_add(e, q, number, name), number, name);
+    struct partition *p = record_new(e, stub_add(e, q, number), number, name);
+    idmap_add(&e->partition_names, name_hash(q->number, name), number);
     p->created_us = e->wall_us;
     p->touched = true;
     return p;
@@ -292,7 +292,19 @@ static void loading_keep(struct engine *e, struct slice key, struct slice value)
     buf_slice(&e->loading, value);
 }
 
-void lane_loaded(struct engine *e)
+/* A place in the index of many names is far away: it is filled some lanes later. */
+static void loading_name(struct engine *e, uint64_t hash, uint32_t number)
+{
+    uint32_t at = e->loading_turn++ % LOADING_NAMES;
+    if (e->loading_names[at].number != 0) {
+        idmap_add(&e->partition_names, e->loading_names[at].hash, e->loading_names[at].number);
+    }
+    e->loading_names[at].hash = hash;
+    e->loading_names[at].number = number;
+    if (number != 0) idmap_prefetch(&e->partition_names, hash);
+}
+
+static void loading_end(struct engine *e)
 {
     struct partition *p = NULL;
     for (size_t at = 0; e->loading_awake && at < e->loading.len;) {
@@ -316,16 +328,23 @@ void lane_loaded(struct engine *e)
     e->loading_awake = false;
 }
 
+void lanes_loaded(struct engine *e)
+{
+    loading_end(e);
+    for (int i = 0; i < LOADING_NAMES; i++) loading_name(e, 0, 0);
+}
+
 const char *lane_load(struct engine *e, struct slice key, struct slice value)
 {
     struct lane_row row;
-    lane_loaded(e);
+    loading_end(e);
     const bool good = row_lane_read(key, value, &row);
     struct queue *q = good ? table_at(&e->queues, row.queue) : NULL;
     if (q == NULL || q->number == 0 || row.number == 0 || row.number > e->partition_last || row.number <= q->partition_last ||
         lane_at(e, row.number) != NULL)
         return "a partition's row is damaged";
-    stub_add(e, q, row.number, row.name)->oldest_s = oldest_s(row.start, row.tail, row.start_us);
+    stub_add(e, q, row.number)->oldest_s = oldest_s(row.start, row.tail, row.start_us);
+    loading_name(e, name_hash(row.queue, row.name), row.number);
     e->loading_lane = row.number;
     loading_keep(e, key, value);
     return NULL;

@@ -517,7 +517,7 @@ struct value_reader {
     bool bad;
 };
 
-static struct slice value_bytes(struct value_reader *r, size_t len)
+static inline __attribute__((always_inline)) struct slice value_bytes(struct value_reader *r, size_t len)
 {
     if (r->bad || (size_t)(r->end - r->at) < len) {
         r->bad = true;
@@ -528,7 +528,7 @@ static struct slice value_bytes(struct value_reader *r, size_t len)
     return s;
 }
 
-static void value_into(struct value_reader *r, void *out, size_t len)
+static inline __attribute__((always_inline)) void value_into(struct value_reader *r, void *out, size_t len)
 {
     struct slice s = value_bytes(r, len);
     memset(out, 0, len);
@@ -808,7 +808,7 @@ const char *engine_load_row(struct engine *e, struct slice key, struct slice val
 
 const char *engine_loaded(struct engine *e, uint64_t applied_index)
 {
-    lane_loaded(e);
+    lanes_loaded(e);
     if (e->applied_index != applied_index) return "the state and its applied index do not belong together";
     group_restore_ready(e, e->loaded_ready.at, e->loaded_ready.count);
     free(e->loaded_ready.at);
