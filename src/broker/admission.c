@@ -24,7 +24,7 @@ uint32_t admission_retry_after(struct broker *b)
 static bool overloaded(struct broker *b, const struct call *c)
 {
     if (b->queued.count >= QUEUED_CALLS_MAX) return true;
-    if (b->keeper.behind && c->grows) return true;
+    if (c->grows && keeper_is_full(b)) return true;
     if (b->queued.first == NULL) return false;
     int64_t age_us = b->mono_us - b->queued.first->queued_us;
     int64_t hold_us = (int64_t)b->config.admit_hold_ms * 1000;

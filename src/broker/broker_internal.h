@@ -574,6 +574,7 @@ void ticker_fire(struct loop_timer *t);
 /* keeper.c */
 bool keeper_turn(struct broker *b); /* true when housekeeping has more to do */
 void keeper_fire(struct loop_timer *t);
+bool keeper_is_full(const struct broker *b); /* the store has enough to do: nothing that grows it is taken */
 bool keeper_cut(struct broker *b);     /* all that is applied goes to the store; false: it has enough to write, try again */
 bool keeper_settled(struct broker *b); /* stopping: everything applied is durable */
 

@@ -4,6 +4,7 @@
  *                                                 the cadence: with a flush -> replica_stored: log segments go that nobody wants, now
  *                                                 and in the durable state
  *
+ * A cut is also taken when what it would hold takes much memory; when the store stays behind with that, pushes are refused too.
  * The cadence is durable_every_ms after the first change that is not durable, or durable_every_bytes of log. At most
  * CUTS_WAITING_MAX batches wait for the store; when it stays behind by 4 x durable_every_bytes of log, pushes are refused until it
  * has caught up: the log never grows without end. Nothing applied, nothing done: an idle broker sets no timer.
@@ -17,7 +18,9 @@
 #include "base/memory.h"
 #include "broker/broker_internal.h"
 
-enum { BEHIND_FACTOR = 4 };
+/* What the store does not have yet is in memory twice while it is written: a cut is taken at a fourth of its share, pushes are refused at
+ * half of it. */
+enum { BEHIND_FACTOR = 4, UNSTORED_CUT = 4, UNSTORED_FULL = 2 };
 
 static void row_put(void *ctx, struct slice key, struct slice value)
 {
@@ -104,6 +107,11 @@ static void behind_set(struct broker *b)
         log_warn("the store is behind: %llu bytes of log are not in it yet; pushes are refused until it caught up",
                  (unsigned long long)gap);
     if (!behind) log_info("the store caught up");
+}
+
+bool keeper_is_full(const struct broker *b)
+{
+    return b->keeper.behind || engine_unstored_bytes(b->engine) > b->config.memory.unstored / UNSTORED_FULL;
 }
 
 static void cut_written(void *ctx, struct store_mark mark)
@@ -228,7 +236,9 @@ bool keeper_turn(struct broker *b)
         if (revision > k->seen_revision) behind_set(b);
         k->seen_revision = revision;
         bool flush = flush_due(b);
-        bool cut = flush || (revision > k->cut_revision && engine_cut_size(b->engine) >= CUT_ROWS);
+        bool many = engine_cut_size(b->engine) >= CUT_ROWS ||
+                    engine_unstored_bytes(b->engine) >= b->config.memory.unstored / UNSTORED_CUT;
+        bool cut = flush || (revision > k->cut_revision && many);
         if (cut && k->cuts_waiting < CUTS_WAITING_MAX) cut_submit(b, flush);
     }
     timer_arm(b);

@@ -483,7 +483,7 @@ static struct config group_config(const struct node *n)
 {
     struct config c = *n->config;
     memory_plan_group(&c.memory, &n->config->memory, n->group_count);
-    c.cache_bytes = c.memory.log_cache;
+    c.cache_bytes /= n->group_count;
     if (n->group_count > 1) c.group_own_thread = true;
     return c;
 }

@@ -517,7 +517,7 @@ struct engine_stats {
     uint64_t log_live_bytes, archive_live_bytes;                       /* payloads at home there */
     uint64_t memory_bytes;                                             /* estimate of the engine's tables */
     uint64_t lanes_in_memory, lane_bytes, dedup_bytes, kv_value_bytes; /* what of the budgets is used */
-    uint64_t unstored_bytes; /* KV values that the store does not have yet: in memory whatever the budget */
+    uint64_t unstored_bytes; /* engine_unstored_bytes */
 };
 void engine_stats(const struct engine *e, struct engine_stats *out);
 
@@ -548,6 +548,10 @@ uint64_t engine_cut_size(const struct engine *e); /* about how many rows a cut w
 uint64_t engine_revision(const struct engine *e);
 /* All cuts up to the one taken at this revision are stored (readable through engine_cold): what only waited for that may leave memory. */
 void engine_cut_stored(struct engine *e, uint64_t revision);
+/* About how many bytes stay in memory only because the store does not have them yet: changed rows, KV values in cuts under way. */
+uint64_t engine_unstored_bytes(const struct engine *e);
+/* All cuts up to the given applied index are stored (readable through engine_cold): what only waited for that may leave memory. */
+void engine_cut_stored(struct engine *e, uint64_t applied_index);
 
 /* Start: rows in key order, from the empty key to ENGINE_ROWS_LOADED_END (rows behind it stay cold), then loaded. NULL or the
  * reason why the row cannot be (damage). */

@@ -481,6 +481,12 @@ uint64_t engine_cut_size(const struct engine *e)
            (e->dead_letter_last - e->dead_letter_cut) + e->moved.dirty + e->moved.letter_count + dedup_cut_size(e->dedup);
 }
 
+uint64_t engine_unstored_bytes(const struct engine *e)
+{
+    enum { ROW_BYTES = 64 };
+    return e->kv_unstored_bytes + engine_cut_size(e) * ROW_BYTES;
+}
+
 void engine_cut_stored(struct engine *e, uint64_t revision)
 {
     uint32_t i = 0;

@@ -502,7 +502,7 @@ void engine_stats(const struct engine *e, struct engine_stats *out)
                                  .kv_rows = e->kv_order.count,
                                  .kv_bytes = e->kv_bytes,
                                  .kv_value_bytes = e->kv_value_bytes,
-                                 .unstored_bytes = e->kv_unstored_bytes,
+                                 .unstored_bytes = engine_unstored_bytes(e),
                                  .timers = e->timer_order.count,
                                  .lock_rows = e->lock_rows};
     const struct heap_node *first = heap_min(&e->timers_due);

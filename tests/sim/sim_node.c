@@ -23,6 +23,7 @@ static bool alone;
 static void config_make(void)
 {
     struct buf error = {0};
+    setenv("QUEEN_MEMORY_MAX", "1G", 1); /* a seed is the same run on every machine */
     must(config_read(&base, 0, NULL, &error));
     base.segment_bytes = 1 << 20;
     base.cache_bytes = 1 << 20;

@@ -98,14 +98,14 @@ static void what_is_not_stored_stays(void **state)
     open_with(&k, 1000);
     fill(&k);
     assert_int_equal(stats_of(&k).kv_value_bytes, ROWS * VALUE_BYTES);
-    assert_int_equal(stats_of(&k).unstored_bytes, ROWS * VALUE_BYTES);
+    assert_in_range(stats_of(&k).unstored_bytes, ROWS * VALUE_BYTES, ROWS * VALUE_BYTES * 2);
     struct engine_rows rows = {.ctx = &k.store, .put = kit_put, .delete = kit_delete, .delete_range = kit_delete_range};
     engine_cut(k.e, &rows);
     engine_housekeep(k.e);
     assert_int_equal(stats_of(&k).kv_value_bytes, ROWS * VALUE_BYTES); /* the cut may be on its way */
     put(&k, 7);                                                        /* and again, behind the cut */
     engine_cut_stored(k.e, engine_applied_index(k.e) - 1);
-    assert_int_equal(stats_of(&k).unstored_bytes, VALUE_BYTES);
+    assert_in_range(stats_of(&k).unstored_bytes, VALUE_BYTES, VALUE_BYTES * 2);
     while (engine_housekeep(k.e)) continue;
     assert_true(stats_of(&k).kv_value_bytes <= 1000);
     scans = 0;
