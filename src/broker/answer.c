@@ -34,6 +34,7 @@ void call_finish(struct broker *b, struct call *c, enum call_outcome outcome)
     must(c->state != CALL_STATE_DONE && c->list == NULL);
     heap_remove(&b->deadlines, &c->due);
     if (outcome != CALL_OK && outcome != CALL_EMPTY && c->retry_after_s == 0) c->retry_after_s = 1;
+    if (outcome != CALL_OK) room_hold(c, 0);
     c->state = CALL_STATE_DONE;
     c->outcome = outcome;
     c->group = NULL;
@@ -225,10 +226,15 @@ void pop_loaded(struct broker *b, struct call *c, bool good)
     call_finish(b, c, CALL_DAMAGED);
 }
 
-static void pop_deliver(struct broker *b, struct call *c)
+void pop_load(struct broker *b, struct call *c)
 {
     bool good;
     if (pieces_load(b, c, &good)) pop_loaded(b, c, good);
+}
+
+static void pop_deliver(struct broker *b, struct call *c)
+{
+    if (room_take(b, c)) pop_load(b, c);
 }
 
 static void pop_park(struct broker *b, struct call *c)

@@ -359,6 +359,9 @@ struct broker *broker_open(const struct config *config, const struct broker_plac
     b->ticker.stale = true;
     b->retention.timer.fire = retention_fire;
     b->guard.timer.fire = disk_guard_fire;
+    b->room.timer.fire = room_fire;
+    b->admission = place->admission != NULL ? place->admission : &b->own_admission;
+    if (place->admission == NULL) admission_open(b->admission, config);
     b->stop_timer.fire = stop_fire;
     dispatch_start(b);
     atomic_store(&b->retry_after_s, 1);
@@ -400,8 +403,9 @@ fail:
 /* The loop may live on and hold other timers. */
 static void timers_cancel(struct broker *b)
 {
-    struct loop_timer *timers[] = {&b->stop_timer,      &b->deadline_timer, &b->parked.timer, &b->ticker.timer,
-                                   &b->retention.timer, &b->keeper.timer,   &b->guard.timer,  &b->cluster.hold_timer};
+    struct loop_timer *timers[] = {&b->stop_timer,   &b->deadline_timer,     &b->parked.timer,
+                                   &b->ticker.timer, &b->retention.timer,    &b->keeper.timer,
+                                   &b->guard.timer,  &b->cluster.hold_timer, &b->room.timer};
     for (size_t i = 0; i < sizeof timers / sizeof timers[0]; i++) loop_timer_cancel(b->loop, timers[i]);
 }
 
@@ -456,8 +460,9 @@ static void counter_publish(atomic_uint_fast64_t *cell, uint64_t value)
 static void stop_turn(struct broker *b)
 {
     if (!b->stopping) return;
-    bool idle = dispatch_hopeless(b) || (b->flight_count == 0 && b->cluster.forwarded.count == 0 && b->cold.calls.count == 0 &&
-                                         (!b->leading || (b->queued.count == 0 && b->internal_count == 0)));
+    bool idle = dispatch_hopeless(b) ||
+                (b->flight_count == 0 && b->cluster.forwarded.count == 0 && b->cold.calls.count == 0 &&
+                 b->room.waiting.count == 0 && (!b->leading || (b->queued.count == 0 && b->internal_count == 0)));
     bool late = b->mono_us - b->stop_began_us >= STOP_ALL_US;
     if (!late && (!idle || !keeper_settled(b))) return;
     if (late) log_warn("stopping without waiting any longer; what is not flushed is replayed from the log at the next start");
@@ -606,8 +611,9 @@ void broker_metrics(struct broker *b, struct broker_metrics *out)
         .in_flight_bytes = b->flight_bytes,
         .entries_total = b->entries_total,
         .commands_total = b->commands_total,
-        .admitted_bytes = atomic_load_explicit(&b->admitted_bytes, memory_order_relaxed),
-        .admit_refused_total = atomic_load_explicit(&b->admit_refused_total, memory_order_relaxed),
+        .admitted_bytes = atomic_load_explicit(&b->admission->bodies, memory_order_relaxed),
+        .answer_bytes = atomic_load_explicit(&b->admission->answers, memory_order_relaxed),
+        .admit_refused_total = atomic_load_explicit(&b->admission->refused, memory_order_relaxed),
         .parked = b->parked.count,
         .reads_waiting = b->watching.count,
         .ticks_total = b->ticks_total,

@@ -51,6 +51,8 @@
 #ifndef QUEEN_BROKER_BROKER_H
 #define QUEEN_BROKER_BROKER_H
 
+#include <stdatomic.h>
+
 #include "base/arena.h"
 #include "base/loop.h"
 #include "broker/config.h"
@@ -61,6 +63,13 @@
 #include "replica/replica.h"
 
 struct broker;
+
+/* What a node's calls have in memory together, whatever their groups: bodies let in, and batches and answers that are not sent. */
+struct admission {
+    uint64_t bodies_max, answers_max; /* bodies_max 0: no bound */
+    atomic_uint_fast64_t bodies, answers, refused;
+};
+void admission_open(struct admission *a, const struct config *c);
 
 enum call_kind { CALL_WRITE, CALL_POP, CALL_READ };
 
@@ -106,7 +115,8 @@ struct call {
     void (*read)(struct call *c, struct engine *e,
                  struct engine_now now); /* CALL_READ: runs on the group thread, writes to `answer` */
     bool always;                         /* CALL_READ: also while starting and stopping (metrics) */
-    bool waits; /* CALL_READ, set by `read`: nothing to answer yet (see broker_watch). False before each run */
+    bool counts; /* its answer's memory is bounded: the caller tells with broker_answer_held what becomes of it */
+    bool waits;  /* CALL_READ, set by `read`: nothing to answer yet (see broker_watch). False before each run */
     void *read_ctx;
     /* the answer */
     enum call_outcome outcome;
@@ -118,6 +128,7 @@ struct call {
     int64_t wall_us;           /* time of the command's execution (lease end of a delivery is counted from it) */
     struct buf answer;         /* CALL_READ: freed by the caller */
     uint32_t status;           /* CALL_READ: HTTP status chosen by `read` (0 = 200) */
+    uint64_t held;             /* bytes counted for it as answers; kept from one submit to the next */
     /* the broker's own: zeroed before the first submit; a call may be submitted again after done */
     struct broker *broker;
     struct loop_task task, cancel_task;
@@ -150,7 +161,8 @@ struct call {
 struct broker_place {
     const char *dir; /* of the group */
     uint32_t group;
-    struct net *net; /* NULL: this node is alone */
+    struct admission *admission; /* the node's; NULL: it has its own */
+    struct net *net;             /* NULL: this node is alone */
     struct uuid cluster;
     uint64_t node; /* 0: whatever the directory says */
     const struct replica_member *members;
@@ -197,6 +209,9 @@ void broker_watch(struct broker *b, struct call *c, struct uuid tenant, struct s
  * Any thread. */
 bool broker_admit(struct broker *b, size_t bytes, uint32_t *retry_after_s);
 void broker_admit_return(struct broker *b, size_t bytes);
+/* A call that `counts`, after done, any thread: what is kept of its answer takes so many bytes now; 0: nothing, it was sent. While answers
+ * that nobody takes fill their share, batches wait for room (their claims go back when their time is up) and reads are CALL_OVERLOADED. */
+void broker_answer_held(struct call *c, uint64_t bytes);
 
 bool broker_ready(const struct broker *b);        /* any thread */
 bool broker_storage_full(const struct broker *b); /* any thread */
@@ -216,7 +231,8 @@ enum { TIMERS_DUE_COUNTED = 10000 };
 /* Numbers for /metrics, collected on the group thread (a CALL_READ's read may call it). */
 struct broker_metrics {
     uint64_t log_index, commit_index, applied_index, durable_index, in_flight_entries, in_flight_bytes;
-    uint64_t entries_total, commands_total, admitted_bytes, admit_refused_total, slow_commands_total;
+    uint64_t entries_total, commands_total, slow_commands_total;
+    uint64_t admitted_bytes, answer_bytes, admit_refused_total; /* the node's */
     uint64_t parked, reads_waiting, ticks_total;
     uint64_t timers_fired_total, timers_duplicate_total;
     uint64_t trimmed_lanes_total, trimmed_messages_total; /* by retention */

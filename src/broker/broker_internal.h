@@ -274,6 +274,12 @@ struct keeper {
     struct dead_segments dead[2]; /* of the log, of the archive */
 };
 
+/* Batches that wait until answers were sent: their calls are READING without a job. */
+struct answer_room {
+    struct call_list waiting;
+    struct loop_timer timer;
+};
+
 struct disk_guard {
     int64_t checked_us;
     uint64_t room_bytes; /* until the guard closes, counted down by pushes between two looks */
@@ -302,6 +308,7 @@ struct remote {
     struct remote *next, *previous;
     uint64_t peer, sequence;
     bool proposed; /* it is in an entry that is not applied yet */
+    size_t admitted;
     struct buf bytes;
     struct call call;
 };
@@ -380,6 +387,8 @@ struct broker {
     struct keeper keeper;
     struct cold_reads cold;
     struct reclaim *reclaim;
+    struct answer_room room;
+    struct admission *admission, own_admission;
     struct disk_guard guard;
     struct cluster cluster;
     struct snapshots *snapshots; /* NULL: alone */
@@ -404,7 +413,7 @@ struct broker {
     atomic_int_fast64_t heard_us,
         lag_us; /* of a majority (leader) or the leader: mono; how old the last applied entry is while behind */
     atomic_int role;
-    atomic_uint_fast64_t term, applied, commit, admitted_bytes, admit_refused_total;
+    atomic_uint_fast64_t term, applied, commit;
     atomic_uint retry_after_s;
 };
 
@@ -549,6 +558,7 @@ void calls_go_home(struct broker *b);
 bool piece_take(struct broker *b, const struct delivery_piece *d, struct slice block,
                 struct call_piece *out); /* false: damaged */
 void damage_say(struct broker *b, uint64_t where, uint32_t bytes, const char *what);
+void pop_load(struct broker *b, struct call *c);              /* there is room for its batch */
 void pop_loaded(struct broker *b, struct call *c, bool good); /* its bytes are there, or it is damaged */
 void claims_hand_back(struct broker *b, const struct call *c);
 
@@ -589,6 +599,11 @@ void pop_lag_free(struct broker *b);
 /* admission.c */
 bool admission_write_refused(struct broker *b, struct call *c); /* answered already when true */
 uint32_t admission_retry_after(struct broker *b);
+bool room_take(struct broker *b, struct call *c); /* for a pop's batch; false: it waits and goes on in pop_load */
+bool room_is_full(const struct broker *b);        /* reads are refused */
+void room_hold(struct call *c, uint64_t bytes);   /* as broker_answer_held, on the group's thread before done */
+void room_fire(struct loop_timer *t);
+uint32_t parked_max(const struct broker *b); /* callers that wait, polls and reads together */
 
 /* disk_guard.c */
 bool disk_guard_refuses(struct broker *b, const struct call *c);

@@ -104,6 +104,7 @@ static void read_goes_on(struct broker *b, struct call *c, struct cold_read *r)
     }
     r->found_next = c->found;
     c->found = r;
+    room_hold(c, cold_found_bytes(c));
     read_run(b, c);
 }
 
@@ -266,8 +267,12 @@ void cold_found_drop(struct call *c)
 void cold_leave(struct broker *b, struct call *c)
 {
     struct cold_read *r = c->reading;
-    must(c->state == CALL_STATE_READING && r != NULL && r->call == c);
+    must(c->state == CALL_STATE_READING && (r == NULL || r->call == c));
     call_list_remove(c);
+    if (r == NULL) { /* it waits for room */
+        claims_hand_back(b, c);
+        return;
+    }
     c->reading = NULL;
     r->call = NULL;
     if (c->kind == CALL_READ) {

@@ -496,6 +496,7 @@ static bool group_open(struct node *n, struct node_group *g, int *exit_code, str
     struct broker_place place = {
         .dir = g->dir,
         .group = g->number,
+        .admission = &n->admission,
         .net = n->net,
         .cluster = n->disk.cluster,
         .node = n->clustered ? n->id : n->config->node_id,
@@ -587,6 +588,7 @@ struct node *node_open(const struct config *config, struct loop *main_loop, cons
     n->clustered = config_clustered(config);
     n->id = config->node_id == 0 ? 1 : config->node_id;
     n->map_hash = map_hash(config);
+    admission_open(&n->admission, config);
     n->groups = calloc(n->group_count, sizeof *n->groups);
     must(n->groups != NULL);
     for (uint32_t i = 0; i < n->group_count; i++) {

@@ -111,6 +111,7 @@ struct node {
     struct disk_file disk;
     bool clustered, waits; /* waits: for its cluster; no group is open */
     struct net *net;
+    struct admission admission;
     uint64_t map_hash; /* of the number of groups and the tenants' map */
 
     struct node_peer peers[NET_PEERS_MAX];

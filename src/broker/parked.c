@@ -363,7 +363,7 @@ void parked_park(struct broker *b, struct call *c)
     struct parked *p = &b->parked;
     struct group_wait *w = c->group;
     must(w != NULL && c->list == NULL && c->lanes == 0);
-    if (p->count + b->watching.count >= PARKED_POLLS_MAX) {
+    if (p->count + b->watching.count >= parked_max(b)) {
         c->retry_after_s = admission_retry_after(b);
         group_mark(p, w, 0);
         call_finish(b, c, CALL_OVERLOADED);

@@ -46,6 +46,7 @@ static void remote_forget(struct broker *b, struct remote *r)
         k->remote_first = r->next;
     }
     if (r->next != NULL) r->next->previous = r->previous;
+    broker_admit_return(b, r->admitted);
     arena_free(&r->call.arena);
     buf_free(&r->bytes);
     free(r);
@@ -87,10 +88,16 @@ void remote_call(struct broker *b, uint64_t peer, struct slice frame)
         done_send(b, peer, h.sequence, CALL_NO_LEADER, 0);
         return;
     }
+    uint32_t retry_after_s = 0;
+    if (!broker_admit(b, frame.len, &retry_after_s)) {
+        done_send(b, peer, h.sequence, CALL_OVERLOADED, retry_after_s);
+        return;
+    }
     struct remote *r = calloc(1, sizeof *r);
     must(r != NULL);
     r->peer = peer;
     r->sequence = h.sequence;
+    r->admitted = frame.len;
     buf_put(&r->bytes, frame.at + sizeof h, frame.len - sizeof h);
     struct call *c = &r->call;
     arena_init(&c->arena);

@@ -74,12 +74,19 @@ static void watches_drop(struct broker *b, struct call *c)
     c->watch_count = 0;
 }
 
+/* As much memory as that of the connections there may be. */
+static uint32_t watches_max(const struct broker *b)
+{
+    uint64_t most = (uint64_t)b->config.memory.connections_max * (MEMORY_CONNECTION_BYTES / 128);
+    return most < WATCHES_MAX ? (uint32_t)most : WATCHES_MAX;
+}
+
 void broker_watch(struct broker *b, struct call *c, struct uuid tenant, struct slice queue, struct slice partition)
 {
     struct watching *w = &b->watching;
     must(w->reading == c && c->watch_count < FETCH_ENTRIES_MAX);
     if (c->late) return;
-    if (w->watches >= WATCHES_MAX) {
+    if (w->watches >= watches_max(b)) {
         w->full = true;
         return;
     }
@@ -96,13 +103,19 @@ void broker_watch(struct broker *b, struct call *c, struct uuid tenant, struct s
 
 /* ---- running ------------------------------------------------------------------------------------------------------ */
 
+static void read_refuse(struct broker *b, struct call *c)
+{
+    watches_drop(b, c);
+    c->retry_after_s = admission_retry_after(b);
+    atomic_fetch_add_explicit(&b->admission->refused, 1, memory_order_relaxed);
+    call_finish(b, c, CALL_OVERLOADED);
+}
+
 static void read_wait(struct broker *b, struct call *c)
 {
     struct watching *w = &b->watching;
-    if (w->full || w->count + b->parked.count >= PARKED_POLLS_MAX) {
-        watches_drop(b, c);
-        c->retry_after_s = admission_retry_after(b);
-        call_finish(b, c, CALL_OVERLOADED);
+    if (w->full || w->count + b->parked.count >= parked_max(b)) {
+        read_refuse(b, c);
         return;
     }
     c->state = CALL_STATE_WAITING;
@@ -113,6 +126,10 @@ void read_run(struct broker *b, struct call *c)
 {
     struct watching *w = &b->watching;
     must(c->list == NULL && c->watches == NULL && w->reading == NULL);
+    if (c->counts && !c->always && c->held == 0 && room_is_full(b)) {
+        read_refuse(b, c);
+        return;
+    }
     if (b->stopping || (!b->serving && !b->cluster.on)) c->late = true;
     c->waits = false;
     buf_clear(&c->answer);
@@ -131,6 +148,7 @@ void read_run(struct broker *b, struct call *c)
         return;
     }
     watches_drop(b, c);
+    room_hold(c, c->answer.len + c->arena.total);
     call_finish(b, c, c->waits ? CALL_TIMEOUT : CALL_OK);
 }
 

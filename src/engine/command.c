@@ -244,6 +244,7 @@ void pop_encode(struct buf *out, const struct pop_command *p)
     buf_byte(out, (char)p->auto_ack);
     buf_u32(out, p->batch);
     buf_u32(out, p->partitions);
+    buf_u32(out, p->bytes_max);
     put_i64(out, p->lease_us);
     put_i64(out, p->from_us);
     put_name(out, p->group);
@@ -265,6 +266,7 @@ bool pop_decode(const struct command *c, struct pop_command *out)
     out->auto_ack = read_u8(&r);
     out->batch = read_u32(&r);
     out->partitions = read_u32(&r);
+    out->bytes_max = read_u32(&r);
     out->lease_us = read_i64(&r);
     out->from_us = read_i64(&r);
     out->group = read_name(&r);
@@ -274,7 +276,7 @@ bool pop_decode(const struct command *c, struct pop_command *out)
     out->task = read_name(&r);
     return !r.bad && out->scope <= POP_DISCOVERY && out->mode <= SUBSCRIBE_FROM && out->conflation <= CONFLATION_ON &&
            out->batch >= 1 && out->batch <= POP_BATCH_MAX && out->partitions >= 1 && out->partitions <= POP_PARTITIONS_MAX &&
-           out->lease_us >= 0;
+           out->lease_us >= 0 && out->bytes_max <= POP_BYTES_MAX;
 }
 
 /* ---- ack ---------------------------------------------------------------------------------------------------------- */

@@ -148,6 +148,7 @@ struct pop_command {
     uint8_t auto_ack;              /* bool */
     uint32_t batch;                /* >= 1 */
     uint32_t partitions;           /* 1..POP_PARTITIONS_MAX */
+    uint32_t bytes_max;            /* of payloads, 1..POP_BYTES_MAX; 0 = POP_BYTES_MAX. One message always fits */
     int64_t lease_us;              /* > 0 overrides; 0 = the queue's */
     int64_t from_us;               /* for SUBSCRIBE_FROM: wall time */
     struct slice group;            /* QUEUE_MODE_GROUP when the caller named none */

@@ -283,6 +283,7 @@ static void pop_discovery(struct pop_work *w)
 void pop_do(struct engine *e, const struct pop_command *pop, struct arena *arena, struct pop_result *out)
 {
     struct pop_work w = {.e = e, .pop = pop, .arena = arena, .r = out, .batch_left = pop->batch, .bytes_left = POP_BYTES_MAX};
+    if (pop->bytes_max > 0) w.bytes_left = pop->bytes_max;
     w.claims_max = pop->scope == POP_PARTITION ? 1 : pop->partitions;
     out->claims = arena_get(arena, w.claims_max * sizeof out->claims[0]);
     if (pop->scope == POP_PARTITION) {

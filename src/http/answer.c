@@ -27,7 +27,7 @@ void answer_error(struct request *r, uint32_t status, const char *code, const ch
 
 void answer_refusal(struct request *r, const struct body_refusal *why)
 {
-    bool too_long = why->code != NULL && strcmp(why->code, "name_too_long") == 0;
+    bool too_long = why->code != NULL && (strcmp(why->code, "name_too_long") == 0 || strcmp(why->code, "too_many_items") == 0);
     answer_error(r, too_long ? 413 : 400, why->code, why->text);
 }
 

@@ -112,7 +112,7 @@ bool body_push_item_read(struct json *j, uint32_t index, struct push_input *item
     return true;
 }
 
-bool body_push_read(struct slice body, struct arena *arena, struct buf *items, struct body_refusal *why)
+bool body_push_read(struct slice body, uint64_t items_max, struct arena *arena, struct buf *items, struct body_refusal *why)
 {
     struct json j;
     bool first, first_item;
@@ -129,6 +129,10 @@ bool body_push_read(struct slice body, struct arena *arena, struct buf *items, s
         seen = true;
         if (!json_array_open(&j, &first_item)) return refuse_json(why, &j, "items");
         for (uint32_t i = 0; json_array_next(&j, &first_item); i++) {
+            if (i == items_max) {
+                return body_refuse(why, "too_many_items", "items: more than %llu, for which there is memory (QUEEN_MEMORY_MAX)",
+                                   (unsigned long long)items_max);
+            }
             struct push_input *item = (struct push_input *)(void *)buf_reserve(items, sizeof *item);
             if (!body_push_item_read(&j, i, item, why)) return false;
             items->len += sizeof *item;

@@ -14,7 +14,7 @@
 
 struct body_refusal {
     char text[160];
-    const char *code; /* bad_body, bad_request, name_too_long; NULL = an envelope without code */
+    const char *code; /* bad_body, bad_request, name_too_long, too_many_items; NULL = an envelope without code */
 };
 
 /* ---- push --------------------------------------------------------------------------------------------------------- */
@@ -27,8 +27,8 @@ struct push_input {
     bool has_transaction, has_trace;
 };
 
-/* Appends a struct push_input per item to `items`. */
-bool body_push_read(struct slice body, struct arena *arena, struct buf *items, struct body_refusal *why);
+/* Appends a struct push_input per item to `items`, at most so many. */
+bool body_push_read(struct slice body, uint64_t items_max, struct arena *arena, struct buf *items, struct body_refusal *why);
 void push_input_write(struct push_writer *w, const struct push_input *in);
 
 /* ---- ack ---------------------------------------------------------------------------------------------------------- */

@@ -74,6 +74,7 @@ void request_give_back(struct request *r)
     must(!r->call_pending && r->connection == NULL);
     struct edge *e = r->edge;
     if (r->admitted > 0) broker_admit_return(r->admitter, r->admitted);
+    if (r->call.held > 0) broker_answer_held(&r->call, 0);
     buf_free(&r->call.answer);
     if (e == NULL || e->reserve_count >= EDGE_REQUESTS_KEPT || r->call.arena.total > EDGE_BODY_KEEP) {
         request_free(r);
@@ -149,6 +150,8 @@ static void request_done(struct call *call)
     if (claims_hand_back(r)) return;
     r->after(r);
     if (r->call_pending) return; /* another one */
+    buf_free(&r->call.answer);
+    broker_answer_held(&r->call, r->out.len + request_arena(r)->total);
     must(r->status != 0);
     if (r->state == REQUEST_PARKED) request_resume(r);
     must(r->state == REQUEST_RUNNING || r->state == REQUEST_PARKED);
@@ -156,15 +159,30 @@ static void request_done(struct call *call)
     edge_dirty(r->connection->daemon);
 }
 
+static bool body_admit(struct request *r, uint64_t bytes);
+
+/* What a body has become, with what is known of its items, may be many times its size: then more is admitted for it. Once a request. */
+static bool memory_admit(struct request *r)
+{
+    enum { FREE_BYTES = 65536 }; /* the connection's share */
+    if (r->weighed || r->body_wanted == 0) return true;
+    r->weighed = true;
+    uint64_t taken = (uint64_t)r->body.len + r->command.len + r->out.cap + request_arena(r)->total;
+    uint64_t covered = (uint64_t)r->admitted * MEMORY_BODY_COPIES + FREE_BYTES;
+    return taken <= covered || body_admit(r, (taken - covered) / MEMORY_BODY_COPIES);
+}
+
 static void submit(struct request *r, int64_t from_us, uint32_t deadline_ms, void (*after)(struct request *r))
 {
     struct call *call = &r->call;
     must((r->state == REQUEST_RUNNING || r->state == REQUEST_PARKED) && !r->call_pending);
+    if (!memory_admit(r)) return; /* answered */
     if (deadline_ms < 1) deadline_ms = 1;
     if (deadline_ms > DEADLINE_MS_MAX) deadline_ms = DEADLINE_MS_MAX;
     call->home = r->edge->loop;
     call->done = request_done;
     call->deadline_us = from_us + (int64_t)deadline_ms * 1000;
+    call->counts = true;
     r->after = after;
     r->call_pending = true;
     r->edge->pending_calls++;

@@ -69,6 +69,7 @@ struct request {
     uint32_t query_count;
     uint64_t body_wanted; /* Content-Length; UINT64_MAX for a chunked body */
     size_t admitted;
+    bool weighed;         /* what the body has become is admitted too */
     uint64_t body_marked; /* body bytes when progress was last noted */
 
     /* the answer */

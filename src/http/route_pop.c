@@ -116,6 +116,8 @@ void pop_params_command(const struct pop_params *p, const struct config *config,
     out->batch = (uint32_t)p->batch;
     out->partitions = out->scope == POP_PARTITION ? 1 : (uint32_t)p->partitions;
     out->lease_us = p->lease_seconds * 1000000;
+    uint64_t bytes = config->memory.answers / 4; /* so that several fit */
+    if (bytes < POP_BYTES_MAX) out->bytes_max = (uint32_t)bytes;
     out->conflation = !p->conflation_given ? CONFLATION_ABSENT : p->conflation ? CONFLATION_ON : CONFLATION_OFF;
     out->group = p->group;
     subscription_set(p, config, out);
@@ -142,6 +144,7 @@ void pop_answer_append(struct request *r, const struct engine_result *result)
         .chosen_partitions = call->pop.partitions,
         .chosen_batch = call->pop.batch,
     };
+    if (call->held > EDGE_BODY_KEEP) buf_reserve(&r->out, call->held); /* at once: growing would hold it twice */
     render_pop(&r->out, &a);
     if (call->pieces != NULL) broker_pieces_release(r->broker, call);
     counter_add(&edge_metrics_of(r->edge)->pop_messages, result->pop.messages);

@@ -4,7 +4,7 @@
  *           string or null ("" and null are `Default`); payload any JSON value, kept byte for byte; transactionId a string of at
  *           most 65,535 bytes or null; traceId is kept when it is a UUID. Unknown fields are ignored, also producerSub.
  *   answer  201 and an array in input order: {"index","message_id","transaction_id","queueName","status":"queued"|"duplicate","offset"}
- *   errors  400 bad_body (the whole request), 413 name_too_long, 429 overloaded, 507 storage_full, 503, 500
+ *   errors  400 bad_body (the whole request), 413 name_too_long, 413 too_many_items, 429 overloaded, 507 storage_full, 503, 500
  *
  * All items are one command. Items are grouped by (queue, partition) in order of first appearance; in a group they keep their
  * order. The deadline is POP_DEFAULT_TIMEOUT_MS. Cost: linear; two copies of a payload, body to command to log. */
@@ -16,6 +16,8 @@
 #include "http/name.h"
 #include "http/render.h"
 #include "http/route.h"
+
+enum { PUSH_ITEM_BYTES = 512 }; /* of an item however small, with its answer: all of a push have at most the bodies' share */
 
 /* What the answer needs of each item, in input order. */
 struct push_answer {
@@ -104,7 +106,8 @@ void route_push(struct request *r)
     struct arena *arena = request_arena(r);
     struct body_refusal why;
     struct buf *items = &r->out; /* free until there is an answer */
-    if (!body_push_read(request_body(r), arena, items, &why)) {
+    uint64_t items_max = r->http->config->memory.bodies / PUSH_ITEM_BYTES;
+    if (!body_push_read(request_body(r), items_max == 0 ? UINT32_MAX : items_max, arena, items, &why)) {
         answer_refusal(r, &why);
         return;
     }

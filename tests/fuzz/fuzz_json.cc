@@ -57,7 +57,7 @@ static void push_try(struct slice text, struct arena *arena)
 {
     struct buf items = {}, command = {};
     struct body_refusal why;
-    if (body_push_read(text, arena, &items, &why)) {
+    if (body_push_read(text, 1000, arena, &items, &why)) {
         size_t count = items.len / sizeof(struct push_input);
         struct push_writer w;
         push_begin(&w, &command, {});

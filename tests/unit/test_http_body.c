@@ -12,6 +12,8 @@
 #include "http/body.h"
 #include "http/json.h"
 
+enum { ITEMS_MAX = 1000 };
+
 struct kit {
     struct arena arena;
     struct buf text, items;
@@ -49,16 +51,27 @@ static struct slice body(struct kit *k, const char *text)
 
 static const struct push_input *push(struct kit *k, const char *text, size_t count)
 {
-    if (!body_push_read(body(k, text), &k->arena, &k->items, &k->why)) fail_msg("%s: %s", text, k->why.text);
+    if (!body_push_read(body(k, text), ITEMS_MAX, &k->arena, &k->items, &k->why)) fail_msg("%s: %s", text, k->why.text);
     assert_int_equal(k->items.len, count * sizeof(struct push_input));
     return (const struct push_input *)(const void *)k->items.at;
 }
 
 static void push_refused(struct kit *k, const char *text, const char *why)
 {
-    if (body_push_read(body(k, text), &k->arena, &k->items, &k->why)) fail_msg("accepted: %s", text);
+    if (body_push_read(body(k, text), ITEMS_MAX, &k->arena, &k->items, &k->why)) fail_msg("accepted: %s", text);
     if (strstr(k->why.text, why) == NULL) fail_msg("%s: said \"%s\", not \"%s\"", text, k->why.text, why);
     assert_string_equal(k->why.code, "bad_body");
+}
+
+static void test_more_items_than_there_is_memory_for(void **state)
+{
+    struct kit *k = *state;
+    static const char three[] =
+        "{\"items\":[{\"queue\":\"a\",\"payload\":1},{\"queue\":\"a\",\"payload\":1},{\"queue\":\"a\",\"payload\":1}]}";
+    assert_true(body_push_read(body(k, three), 3, &k->arena, &k->items, &k->why));
+    assert_false(body_push_read(body(k, three), 2, &k->arena, &k->items, &k->why));
+    assert_string_equal(k->why.code, "too_many_items");
+    assert_non_null(strstr(k->why.text, "QUEEN_MEMORY_MAX"));
 }
 
 static void test_push_items_are_read(void **state)
@@ -306,6 +319,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_push_items_are_read),
+        TEST(test_more_items_than_there_is_memory_for),
         TEST(test_push_defaults),
         TEST(test_push_names_are_unescaped_payloads_are_not),
         TEST(test_push_refusals_name_the_field),
