@@ -183,15 +183,16 @@ void cursor_delay(struct engine *e, uint32_t at, int64_t due_wall_us)
 {
     cursor_unlist(e, at);
     struct cursor *c = cursor_at(e, at);
+    struct group *g = group_at(e, c->group);
     c->delay = slab_add(&e->delays);
     struct delay *d = delay_at(e, c->delay);
     d->cursor = at;
     c->state = CURSOR_DELAYED;
-    heap_put(&group_at(e, c->group)->delays, &d->due, due_wall_us, c->partition);
+    heap_put(&g->delays, &d->due, due_wall_us + g->delay_shift_us, c->partition);
     cursor_touch(e, at);
 }
 
-int64_t cursor_delay_due(const struct engine *e, const struct cursor *c)
+int64_t cursor_delay_key(const struct engine *e, const struct cursor *c)
 {
     return delay_at(e, c->delay)->due.key;
 }
@@ -206,7 +207,7 @@ void cursor_restore(struct engine *e, uint32_t at, uint8_t state, int64_t turn_o
         c->state = CURSOR_LEASED;
         heap_put(&group_at(e, c->group)->leases, &lease_at(e, c->lease)->due, lease_at(e, c->lease)->expiry_us, c->partition);
     } else if (state == CURSOR_DELAYED) {
-        cursor_delay(e, at, turn_or_due);
+        cursor_delay(e, at, turn_or_due - group_at(e, c->group)->delay_shift_us);
     } else {
         c->ready_turn = turn_or_due;
     }
@@ -273,15 +274,14 @@ void cursor_arm(struct engine *e, struct partition *p)
     }
 }
 
-void group_scan(struct engine *e, struct group *g, uint32_t wanted)
+void group_scan(struct engine *e, struct group *g, uint32_t wanted, uint32_t *looks)
 {
-    enum { LOOKS_MAX = 1024 };
     struct queue *q = queue_at(e, g->queue);
-    if (!g->registered || g->scan == q->partition_last) return;
+    if (!g->registered || g->scan == q->partition_last || *looks == 0) return;
     struct lane_walk w;
     lane_walk_begin(&w, e, g->scan == 0 ? q->partition_first : lane_at(e, g->scan)->next);
     group_touch(e, g);
-    for (int looks = 0; looks < LOOKS_MAX && g->ready_count < wanted && w.next != 0; looks++) {
+    for (; *looks > 0 && g->ready_count < wanted && w.next != 0; --*looks) {
         const struct lane *l = lane_at(e, w.next);
         g->scan = w.next;
         if (l->p == NULL && l->oldest_s == 0) { /* an empty one */
@@ -307,20 +307,22 @@ void group_expire(struct engine *e, struct group *g, uint32_t wanted)
     }
     for (int i = 0; i < STEPS_MAX && g->ready_count < wanted; i++) {
         struct heap_node *n = heap_min(&g->delays);
-        if (n == NULL || n->key > e->wall_us) break;
+        if (n == NULL || n->key > group_delay_now(g, e->wall_us)) break;
         struct delay *d = (struct delay *)(void *)((char *)n - offsetof(struct delay, due));
         cursor_settle(e, d->cursor);
     }
 }
 
-/* The queue's delay options changed: what waits by the old ones is looked at anew. */
-void group_recheck_delays(struct engine *e, struct group *g)
+/* The queue's delay options were shortened by so much, at most. What waits by the old ones is due earlier from here on: it is looked at by
+ * pops, as much as is due, and waits again if that was too early. Nothing is touched now, however many lanes wait. */
+void group_delays_shorten(struct engine *e, struct group *g, int64_t us)
 {
-    struct heap_node *n;
-    while ((n = heap_min(&g->delays)) != NULL) {
-        struct delay *d = (struct delay *)(void *)((char *)n - offsetof(struct delay, due));
-        cursor_settle(e, d->cursor);
+    if (g->delays.count == 0) {
+        g->delay_shift_us = 0;
+    } else if (g->delay_shift_us < INT64_MAX / 4) {
+        g->delay_shift_us += us;
     }
+    group_touch(e, g);
 }
 
 /* ---- leases ------------------------------------------------------------------------------------------------------- */

@@ -115,6 +115,7 @@ struct group {
     int64_t ready_turn_last;
     uint64_t cursor_count, dead_letters;
     struct heap leases, delays;
+    int64_t delay_shift_us; /* what waits in `delays` is due by so much before its key, or later: see group_delays_shorten */
 };
 
 struct queue {
@@ -469,7 +470,7 @@ void cursor_settle(struct engine *e, uint32_t at);       /* puts it where its st
 void cursor_settle_first(struct engine *e, uint32_t at); /* the same, at the head of the ready list */
 void cursor_unlist(struct engine *e, uint32_t at);
 void cursor_delay(struct engine *e, uint32_t at, int64_t due_wall_us);
-int64_t cursor_delay_due(const struct engine *e, const struct cursor *c);
+int64_t cursor_delay_key(const struct engine *e, const struct cursor *c);
 void cursor_restore(struct engine *e, uint32_t at, uint8_t state,
                     int64_t turn_or_due);                                      /* of a row; ready ones are listed later */
 void group_restore_ready(struct engine *e, uint32_t *cursors, uint32_t count); /* all ready ones of one or more groups */
@@ -477,8 +478,13 @@ void cursor_seed(const struct engine *e, const struct group *g, const struct par
 bool cursor_pending(const struct cursor *c, const struct partition *p);
 void cursor_arm(struct engine *e, struct partition *p);                /* after an append: every group */
 void group_expire(struct engine *e, struct group *g, uint32_t wanted); /* due leases and delays become ready */
-void group_scan(struct engine *e, struct group *g, uint32_t wanted);   /* looks at partitions it has not seen */
-void group_recheck_delays(struct engine *e, struct group *g);
+/* Looks at partitions it has not seen, `looks` of them at most (counted down). */
+void group_scan(struct engine *e, struct group *g, uint32_t wanted, uint32_t *looks);
+void group_delays_shorten(struct engine *e, struct group *g, int64_t us);
+static inline int64_t group_delay_now(const struct group *g, int64_t wall_us) /* in keys of `delays` */
+{
+    return wall_us + g->delay_shift_us;
+}
 
 struct lease *lease_at(const struct engine *e, uint32_t at);
 bool lease_live(const struct engine *e, const struct lease *l); /* for pops: expiry > now */

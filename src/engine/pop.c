@@ -165,10 +165,11 @@ static bool work_open(const struct pop_work *w)
 
 static void group_claim(struct pop_work *w, struct queue *q, struct group *g)
 {
-    enum { LOOKS_MAX = 512 };
+    enum { LOOKS_MAX = 512, SCAN_MAX = 1024 };
+    uint32_t unseen = SCAN_MAX; /* lanes that may be looked at */
     for (int looks = 0; looks < LOOKS_MAX && work_open(w); looks++) {
         if (g->ready_head == 0) group_expire(w->e, g, w->claims_max - w->r->count);
-        if (g->ready_head == 0) group_scan(w->e, g, w->claims_max - w->r->count);
+        if (g->ready_head == 0) group_scan(w->e, g, w->claims_max - w->r->count, &unseen);
         if (g->ready_head == 0) return;
         cursor_claim(w, q, g, g->ready_head);
     }
@@ -315,7 +316,7 @@ static bool group_claimable(const struct engine *e, const struct group *g, struc
 {
     const struct queue *q = queue_at(e, g->queue);
     if (q == NULL) return false;
-    return g->ready_count > 0 || heap_due(&g->leases, now.log_us) || heap_due(&g->delays, now.wall_us) ||
+    return g->ready_count > 0 || heap_due(&g->leases, now.log_us) || heap_due(&g->delays, group_delay_now(g, now.wall_us)) ||
            (g->registered && g->scan != q->partition_last);
 }
 
@@ -387,7 +388,7 @@ uint32_t engine_group_ready(struct engine *e, uint32_t group_number, struct engi
     if (q == NULL) return 0;
     uint32_t n = g->ready_count < limit ? g->ready_count : limit;
     n += heap_count_due(&g->leases, 0, now.log_us, limit - n);
-    n += heap_count_due(&g->delays, 0, now.wall_us, limit - n);
+    n += heap_count_due(&g->delays, 0, group_delay_now(g, now.wall_us), limit - n);
     if (n < limit && g->registered && g->scan != q->partition_last) {
         uint32_t unseen = q->partition_last - g->scan; /* at most so many of its lanes */
         if (unseen > q->partition_count) unseen = q->partition_count;
@@ -409,7 +410,8 @@ int64_t engine_group_due_us(struct engine *e, uint32_t group_number, struct engi
     const struct queue *q = g == NULL ? NULL : queue_at(e, g->queue);
     if (q == NULL) return -1;
     if (group_claimable(e, g, now)) return 0;
-    int64_t lease_us = heap_wait_us(&g->leases, now.log_us), delay_us = heap_wait_us(&g->delays, now.wall_us);
+    int64_t lease_us = heap_wait_us(&g->leases, now.log_us),
+            delay_us = heap_wait_us(&g->delays, group_delay_now(g, now.wall_us));
     if (lease_us < 0 || delay_us < 0) return lease_us < 0 ? delay_us : lease_us;
     return lease_us < delay_us ? lease_us : delay_us;
 }

@@ -238,17 +238,30 @@ static void options_apply(struct queue_options *o, const struct configure_comman
     }
 }
 
+static int64_t option_wait_us(const struct queue *q, enum queue_option option)
+{
+    int32_t seconds = q->options.numbers[option];
+    return seconds > 0 ? (int64_t)seconds * 1000000 : 0;
+}
+
+static int64_t shortened(int64_t from_us, int64_t to_us)
+{
+    return from_us > to_us ? from_us - to_us : 0;
+}
+
 void queue_configure(struct engine *e, const struct configure_command *c, struct arena *arena, struct engine_result *r)
 {
     r->configure.refused = configure_refusal(c);
     if (r->configure.refused != NULL) return;
     struct queue *q = queue_find(e, c->tenant, c->queue);
     if (q == NULL) q = queue_new(e, c->tenant, c->queue);
-    int32_t delay = q->options.numbers[OPTION_DELAYED_PROCESSING], window = q->options.numbers[OPTION_WINDOW_BUFFER];
+    int64_t waits_us[2] = {option_wait_us(q, OPTION_DELAYED_PROCESSING), option_wait_us(q, OPTION_WINDOW_BUFFER)};
     options_apply(&q->options, c);
     queue_touch(e, q);
-    if (delay != q->options.numbers[OPTION_DELAYED_PROCESSING] || window != q->options.numbers[OPTION_WINDOW_BUFFER]) {
-        for (uint32_t n = q->groups; n != 0; n = group_at(e, n)->next) group_recheck_delays(e, group_at(e, n));
+    int64_t shorter_us = shortened(waits_us[0], option_wait_us(q, OPTION_DELAYED_PROCESSING)) +
+                         shortened(waits_us[1], option_wait_us(q, OPTION_WINDOW_BUFFER));
+    for (uint32_t n = q->groups; shorter_us > 0 && n != 0; n = group_at(e, n)->next) {
+        group_delays_shorten(e, group_at(e, n), shorter_us);
     }
     r->configure.queue_id = thing_id(e->seed, ID_QUEUE, q->number, q->created_us);
     r->configure.options = q->options;

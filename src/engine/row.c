@@ -101,6 +101,7 @@ static void value_group(struct buf *b, const struct group *g)
     buf_u64(b, (uint64_t)g->from_us);
     buf_u32(b, g->scan);
     buf_u64(b, (uint64_t)g->ready_turn_last);
+    buf_u64(b, (uint64_t)g->delay_shift_us);
     put_text(b, g->name);
 }
 
@@ -127,7 +128,7 @@ static void value_cursor(struct buf *b, const struct engine *e, const struct cur
     buf_byte(b, (char)(c->flags & ~CURSOR_DIRTY));
     buf_byte(b, (char)c->state);
     buf_u64(b, c->state == CURSOR_READY     ? (uint64_t)c->ready_turn
-               : c->state == CURSOR_DELAYED ? (uint64_t)cursor_delay_due(e, c)
+               : c->state == CURSOR_DELAYED ? (uint64_t)cursor_delay_key(e, c)
                                             : 0);
     buf_byte(b, (char)((c->lease != 0 ? CURSOR_HAS_LEASE : 0) | (c->history != 0 ? CURSOR_HAS_HISTORY : 0)));
     if (c->lease != 0) {
@@ -634,7 +635,7 @@ static const char *load_group(struct engine *e, struct key_reader *k, struct val
     uint8_t mode = value_u8(v);
     int64_t from_us = (int64_t)value_u64(v);
     uint32_t scan = value_u32(v);
-    int64_t turn = (int64_t)value_u64(v);
+    int64_t turn = (int64_t)value_u64(v), shift_us = (int64_t)value_u64(v);
     struct slice name = value_text(v);
     if (v->bad || k->bad || q == NULL || number == 0 || number > e->group_last || name.len > NAMES_BYTES_MAX) {
         return "a consumer group's row is damaged";
@@ -646,6 +647,7 @@ static const char *load_group(struct engine *e, struct key_reader *k, struct val
     g->from_us = from_us;
     g->scan = scan;
     g->ready_turn_last = turn;
+    g->delay_shift_us = shift_us;
     if (retired) group_retire(e, q, g);
     return NULL;
 }

@@ -491,6 +491,71 @@ static void many_appends_of_one_cut_are_found_in_their_rows(void **state)
     assert_null(engine_check(k->e));
 }
 
+/* ---- delays --------------------------------------------------------------------------------------------------------- */
+
+static void queue_delay(struct kit *k, const char *queue, int32_t seconds)
+{
+    struct buf b = {0};
+    struct configure_command c = {.tenant = KIT_TENANT, .queue = slice_of(queue)};
+    c.options.numbers[OPTION_DELAYED_PROCESSING] = seconds;
+    c.given = 1u << OPTION_DELAYED_PROCESSING;
+    configure_encode(&b, &c);
+    kit_do(k, &b);
+}
+
+/* Lanes that wait by a long delay are due by the shorter one, in their order, and none of them is touched by the change. */
+static void a_shortened_delay_counts_for_all_that_wait(void **state)
+{
+    struct kit *k = *state;
+    queue_delay(k, "q", 3600);
+    lanes_push(k, "q", "a");
+    struct pop_command p = kit_pop_of("q", "g", 1);
+    p.auto_ack = true;
+    kit_pop(k, &p);
+    assert_int_equal(k->result.pop.count, 0);
+    uint32_t g = engine_group_find(k->e, KIT_TENANT, slice_of("q"), slice_of("g"));
+    assert_in_range(engine_group_due_us(k->e, g, kit_now(k)), 3590000000, 3600000000);
+    kit_cut(k);
+    queue_delay(k, "q", 100);
+    assert_true(engine_cut_size(k->e) <= 3); /* the queue, the group */
+    queue_delay(k, "q", 200);                /* longer again: what is looked at too early waits anew */
+    queue_delay(k, "q", 50);
+    assert_int_equal(engine_group_due_us(k->e, g, kit_now(k)), 0);
+    kit_pop(k, &p);
+    assert_int_equal(k->result.pop.count, 0);
+    assert_in_range(engine_group_due_us(k->e, g, kit_now(k)), 49000000, 50000000);
+    kit_cut(k);
+    kit_reload(k, engine_applied_index(k->e));
+    assert_in_range(engine_group_due_us(k->e, g, kit_now(k)), 49000000, 50000000);
+    kit_pass(k, 50000000);
+    for (uint32_t lane = 1; lane <= LANES; lane++) {
+        kit_pop(k, &p);
+        assert_int_equal(k->result.pop.count, 1);
+        assert_int_equal(k->result.pop.claims[0].partition, lane);
+    }
+    kit_pop(k, &p);
+    assert_int_equal(k->result.pop.count, 0);
+}
+
+/* A pop of a group that has seen no lane yet looks at a bounded number of them. */
+static void a_pop_looks_at_a_bounded_number_of_lanes(void **state)
+{
+    struct kit *k = *state;
+    char lane[16];
+    queue_delay(k, "q", 3600);
+    for (int i = 0; i < 3000; i++) {
+        snprintf(lane, sizeof lane, "l%d", i);
+        kit_push(k, "q", lane, "-");
+    }
+    struct pop_command p = kit_pop_of("q", "g", 1);
+    kit_pop(k, &p);
+    assert_int_equal(k->result.pop.count, 0);
+    uint64_t first = cursor_count(k);
+    assert_in_range(first, 1, 1024);
+    for (int i = 0; i < 20; i++) kit_pop(k, &p);
+    assert_int_equal(cursor_count(k), 3000);
+}
+
 static int setup(void **state)
 {
     struct kit *k = malloc(sizeof *k);
@@ -526,6 +591,8 @@ int main(void)
         TEST(letters_of_a_deleted_queue_go_with_it),
         TEST(a_lane_of_many_appends_is_given_up_bit_by_bit),
         TEST(many_appends_of_one_cut_are_found_in_their_rows),
+        TEST(a_shortened_delay_counts_for_all_that_wait),
+        TEST(a_pop_looks_at_a_bounded_number_of_lanes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
