@@ -379,7 +379,9 @@ void entry_apply(void *ctx, uint64_t index, uint64_t term, uint64_t pos, struct 
     b->applying = f;
     crash_point("apply-before");
     int64_t began_us = clock_mono_us();
+    b->executing = true;
     const char *reason = engine_apply(b->engine, index, pos, body, &sink);
+    b->executing = false;
     b->mono_us = clock_mono_us();
     b->apply_us_total += (uint64_t)(b->mono_us - began_us);
     crash_point("apply-after");

@@ -424,6 +424,7 @@ static bool entry_close(struct broker *b)
         return false;
     }
     flight_append(b, f);
+    warm_entry(b, f->index, slice_make(at, len));
     b->now = stamps_now(&b->stamps, clocks);
     skew_say(b, skew, clocks);
     return true;

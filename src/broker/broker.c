@@ -28,26 +28,50 @@ static void part_failed(void *ctx, const char *what)
 
 /* ---- cold reads of the engine ------------------------------------------------------------------------------------- */
 
+static void wait_count(struct cold_waits *w, int64_t began_us)
+{
+    w->count++;
+    w->us += (uint64_t)(clock_mono_us() - began_us);
+}
+
 static void cold_scan(void *ctx, struct slice from, struct slice to, bool (*row)(void *, struct slice, struct slice),
                       void *row_ctx)
 {
     struct broker *b = ctx;
     struct buf error = {0};
-    if (store_scan(b->store, from, to, row, row_ctx, &error) == STORE_OK) return;
+    int64_t began_us = clock_mono_us();
+    if (store_find(b->store, from, to, row, row_ctx, &error) == STORE_OK) {
+        wait_count(b->executing ? &b->entry_rows : &b->call_rows, began_us);
+        return;
+    }
     broker_die(3, "a stored row cannot be read: %.*s", (int)error.len, error.at);
 }
 
-static void cold_block(void *ctx, uint64_t where, uint32_t bytes, char *out)
+/* From memory: the log's, or a range read lately. */
+static bool block_here(struct broker *b, uint64_t where, uint32_t bytes, char *out)
 {
-    struct broker *b = ctx;
     struct slice view;
     struct log_pin pin;
     if (place_view(&b->places, where, bytes, &view, &pin)) {
         memcpy(out, view.at, bytes);
         log_unpin(b->places.log, pin);
-        return;
+        return true;
     }
-    if (place_read(&b->places, where, bytes, out) == LOG_OK && push_group_crc_ok(slice_make(out, bytes))) return;
+    struct cold_range *range = b->cold.cache == NULL ? NULL : cold_cache_find(b->cold.cache, where, bytes, &view);
+    if (range == NULL) return false;
+    memcpy(out, view.at, bytes);
+    cold_range_drop(range);
+    return push_group_crc_ok(slice_make(out, bytes));
+}
+
+static void cold_block(void *ctx, uint64_t where, uint32_t bytes, char *out)
+{
+    struct broker *b = ctx;
+    if (block_here(b, where, bytes, out)) return;
+    int64_t began_us = clock_mono_us();
+    bool good = place_read(&b->places, where, bytes, out) == LOG_OK && push_group_crc_ok(slice_make(out, bytes));
+    wait_count(&b->entry_blocks, began_us);
+    if (good) return;
     char text[PLACE_TEXT_BYTES];
     place_text(where, b->config.segment_bytes, text);
     broker_die(3, "the message in %s/%s (%u bytes) that a command needs cannot be read", b->config.dir, text, bytes);
@@ -258,6 +282,11 @@ static uint8_t shift_of(uint64_t bytes)
     return (uint8_t)__builtin_ctzll(bytes);
 }
 
+static void entry_arrived(void *ctx, uint64_t index, struct slice body)
+{
+    warm_entry(ctx, index, body);
+}
+
 static bool replica_start(struct broker *b, const struct store_mark *mark, int *exit_code, struct buf *error)
 {
     struct replica_options o = {
@@ -271,6 +300,7 @@ static bool replica_start(struct broker *b, const struct store_mark *mark, int *
         .applied_pos = mark->scan_pos,
         .ctx = b,
         .apply = entry_apply,
+        .arrived = entry_arrived,
         .role = role_changed,
         .lost = leadership_lost,
         .node_id = b->place.node,
@@ -630,6 +660,11 @@ void broker_metrics(struct broker *b, struct broker_metrics *out)
     out->timers_fired_total = b->timers_fired_total;
     out->timers_duplicate_total = b->timers_duplicate_total;
     out->timer_late_us = b->timer_late_us;
+    out->cold_entry_rows = b->entry_rows;
+    out->cold_call_rows = b->call_rows;
+    out->cold_entry_blocks = b->entry_blocks;
+    out->foreseen_total = b->warming.foreseen_total;
+    out->foreseen_dropped_total = b->warming.dropped_total;
     out->trimmed_lanes_total = b->trimmed_lanes_total;
     out->trimmed_messages_total = b->trimmed_messages_total;
     memcpy(out->entry_buckets, b->entry_buckets, sizeof out->entry_buckets);

@@ -116,7 +116,9 @@ struct call {
                  struct engine_now now); /* CALL_READ: runs on the group thread, writes to `answer` */
     bool always;                         /* CALL_READ: also while starting and stopping (metrics) */
     bool counts; /* its answer's memory is bounded: the caller tells with broker_answer_held what becomes of it */
-    bool waits;  /* CALL_READ, set by `read`: nothing to answer yet (see broker_watch). False before each run */
+    /* CALL_READ: the encoded command that `read` will carry out: what it needs of the store is read before. Or empty */
+    struct slice foreseen;
+    bool waits; /* CALL_READ, set by `read`: nothing to answer yet (see broker_watch). False before each run */
     void *read_ctx;
     /* the answer */
     enum call_outcome outcome;
@@ -228,6 +230,10 @@ struct broker_health {
 void broker_health(const struct broker *b, struct broker_health *out); /* any thread */
 
 enum { TIMERS_DUE_COUNTED = 10000 };
+/* What the group thread itself read of the store or the log's files: reads, and microseconds. */
+struct cold_waits {
+    uint64_t count, us;
+};
 /* Numbers for /metrics, collected on the group thread (a CALL_READ's read may call it). */
 struct broker_metrics {
     uint64_t log_index, commit_index, applied_index, durable_index, in_flight_entries, in_flight_bytes;
@@ -244,6 +250,9 @@ struct broker_metrics {
     uint64_t apply_us_total;
     struct log_stats log;
     struct engine_stats engine;
+    struct cold_waits cold_entry_rows, cold_call_rows,
+        cold_entry_blocks;                           /* rows while entries were executed; otherwise; blocks */
+    uint64_t foreseen_total, foreseen_dropped_total; /* ranges and blocks read ahead for entries, or not for want of room */
     uint64_t store_batches, store_rows, store_flushes, store_bytes, store_memory;
     bool storage_full;
 };

@@ -5,6 +5,7 @@
  *   parked.c      parked callers: who waits on which lanes, who is woken
  *   cold.c        calls whose payload bytes are read from disk
  *   piece.c       payload bytes for reads
+ *   warm.c        rows and blocks that will be wanted soon
  *   answer.c      an entry applied: results to calls, payload bytes pinned, answers sent home in chains
  *   dispatch.c    where a call can be answered: here, by the leader, or nowhere yet
  *   forward.c     calls that the leader works on for this node
@@ -224,6 +225,14 @@ struct cold_reads {
     struct pieces_run run;
 };
 
+struct warm_job;
+
+struct warming {
+    struct warm_job *first;
+    uint32_t count;
+    uint64_t foreseen_total, dropped_total; /* ranges and blocks */
+};
+
 struct queue_lag;
 
 struct pop_lags {
@@ -389,6 +398,9 @@ struct broker {
     struct reclaim *reclaim;
     struct answer_room room;
     struct admission *admission, own_admission;
+    struct warming warming;
+    bool executing; /* an entry */
+    struct cold_waits entry_rows, call_rows, entry_blocks;
     struct disk_guard guard;
     struct cluster cluster;
     struct snapshots *snapshots; /* NULL: alone */
@@ -566,6 +578,13 @@ void claims_hand_back(struct broker *b, const struct call *c);
 void pieces_run_begin(struct broker *b);
 /* The run is over. True: pieces are missing; the call is READING, or it is done because it will not get them. */
 bool pieces_run_end(struct broker *b, struct call *c);
+
+/* warm.c */
+void warm_entry(struct broker *b, uint64_t index, struct slice entry); /* it is on its way to the disk */
+bool warm_read(struct broker *b, struct call *c);                      /* true: it is READING, and runs afterwards */
+void warm_rows_put(struct buf *rows, struct slice from, struct slice to);
+void warm_rows_read(struct store *store, struct slice rows); /* any thread */
+void warm_free(struct broker *b);
 
 /* watch.c */
 void read_run(struct broker *b, struct call *c); /* answered, or WAITING */

@@ -21,7 +21,8 @@ struct cold_read {
     struct cold_read *next, *previous;
     struct cold_read *found_next; /* of a read's */
     uint64_t bytes, first_pos, end_pos;
-    bool given; /* to the readers */
+    bool given;      /* to the readers */
+    struct buf rows; /* warm.c: to be read first */
     struct cold_piece pieces[];
 };
 
@@ -38,6 +39,7 @@ static void read_free(struct cold_read *r)
     for (uint32_t i = 0; i < r->job.count; i++) {
         if (r->pieces[i].range != NULL) cold_range_drop(r->pieces[i].range);
     }
+    buf_free(&r->rows);
     free(r);
 }
 
@@ -164,13 +166,23 @@ static void read_add(struct cold_read *r, const struct cold_piece *p)
     if (p->where + p->bytes > r->end_pos) r->end_pos = p->where + p->bytes;
 }
 
+static void read_job_run(struct cold_job *j)
+{
+    struct cold_read *r = owner_of(j, struct cold_read, job);
+    warm_rows_read(r->broker->store, buf_view(&r->rows));
+    cold_job_read(j);
+}
+
 static struct cold_read *read_new(struct broker *b, struct call *c, uint32_t count)
 {
     struct cold_read *r = calloc(1, sizeof *r + count * sizeof r->pieces[0]);
     must(r != NULL);
     *r = (struct cold_read){.broker = b, .call = c, .first_pos = UINT64_MAX};
-    r->job = (struct cold_job){
-        .task.run = job_back, .cache = b->cold.cache, .segment_bytes = b->config.segment_bytes, .pieces = r->pieces};
+    r->job = (struct cold_job){.task.run = job_back,
+                               .run = read_job_run,
+                               .cache = b->cold.cache,
+                               .segment_bytes = b->config.segment_bytes,
+                               .pieces = r->pieces};
     return r;
 }
 
@@ -229,6 +241,15 @@ void cold_fetch(struct broker *b, struct call *c, const struct cold_want *wants,
     must(c->kind == CALL_READ && c->list == NULL && c->reading == NULL && count > 0);
     struct cold_read *r = read_new(b, c, count);
     for (uint32_t i = 0; i < count; i++) read_add(r, &(struct cold_piece){.where = wants[i].where, .bytes = wants[i].bytes});
+    read_submit(b, c, r);
+}
+
+void cold_fetch_rows(struct broker *b, struct call *c, struct buf *rows)
+{
+    must(c->kind == CALL_READ && c->list == NULL && c->reading == NULL);
+    struct cold_read *r = read_new(b, c, 0);
+    r->rows = *rows;
+    *rows = (struct buf){0};
     read_submit(b, c, r);
 }
 
@@ -304,6 +325,7 @@ void cold_free(struct broker *b)
     struct cold_reads *k = &b->cold;
     if (k->reader == NULL) return;
     cold_reader_free(k->reader);
+    warm_free(b);
     while (k->first != NULL) {
         struct cold_read *r = k->first;
         k->first = r->next;

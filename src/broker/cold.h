@@ -8,6 +8,7 @@
  *
  * cold.c          jobs: what is under way, waits, came back, is not wanted any more
  * piece.c         the pieces of reads
+ * warm.c          what left memory and will be wanted soon: read ahead, for nobody
  * cold_read.c     ranges and reading
  * cold_reader.c   the threads. A program without threads brings its own cold_reader_*, which read at once
  *
@@ -23,6 +24,7 @@
 #ifndef QUEEN_BROKER_COLD_H
 #define QUEEN_BROKER_COLD_H
 
+#include "base/buf.h"
 #include "base/loop.h"
 #include "base/slice.h"
 #include "broker/place.h"
@@ -59,9 +61,13 @@ struct cold_piece {
     const char *fault;        /* NULL: good */
 };
 
+/* `run`, on a thread of the reader, may wait for the disk; then `task` is posted to the loop. */
 struct cold_job {
-    struct loop_task task; /* posted to the loop when it was read */
+    struct loop_task task;
+    void (*run)(struct cold_job *j);
+    bool urgent;           /* before those that are not: small, and soon of no use */
     struct cold_job *next; /* the reader's */
+    /* of cold_job_read */
     struct places places;
     struct cold_cache *cache;
     uint64_t segment_bytes;
@@ -95,6 +101,7 @@ void cold_start(struct broker *b);
 bool cold_load(struct broker *b, struct call *c, uint32_t count, uint64_t bytes);
 /* The same of a read, whose pieces are not in any order: it goes on in read_run, with the job in c->found. */
 void cold_fetch(struct broker *b, struct call *c, const struct cold_want *wants, uint32_t count);
+void cold_fetch_rows(struct broker *b, struct call *c, struct buf *rows);      /* the same for rows (warm.c); takes them */
 const struct cold_piece *cold_found(const struct call *c, uint64_t where);     /* of c->found; NULL: it was not read */
 uint64_t cold_found_bytes(const struct call *c);                               /* all that was read for it */
 void cold_found_drop(struct call *c);                                          /* a read has no use for its pieces any more */

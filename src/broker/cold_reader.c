@@ -12,11 +12,31 @@ struct cold_reader {
     struct loop *loop;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    struct cold_job *first, *last; /* not begun */
+    struct cold_job *first, *last, *last_urgent; /* not begun; the urgent ones come first */
     uint32_t thread_count, idle;
     bool stopping, told;
     pthread_t threads[COLD_THREADS_MAX];
 };
+
+/* Both under the lock. */
+static struct cold_job *job_take(struct cold_reader *r)
+{
+    struct cold_job *j = r->first;
+    r->first = j->next;
+    if (r->first == NULL) r->last = NULL;
+    if (r->last_urgent == j) r->last_urgent = NULL;
+    return j;
+}
+
+static void job_put(struct cold_reader *r, struct cold_job *j)
+{
+    struct cold_job *before = j->urgent ? r->last_urgent : r->last;
+    struct cold_job **place = before != NULL ? &before->next : &r->first;
+    j->next = *place;
+    *place = j;
+    if (j->next == NULL) r->last = j;
+    if (j->urgent) r->last_urgent = j;
+}
 
 static void *reader_main(void *ctx)
 {
@@ -27,11 +47,9 @@ static void *reader_main(void *ctx)
         while (r->first == NULL && !r->stopping) pthread_cond_wait(&r->wake, &r->lock);
         r->idle--;
         if (r->stopping) break;
-        struct cold_job *j = r->first;
-        r->first = j->next;
-        if (r->first == NULL) r->last = NULL;
+        struct cold_job *j = job_take(r);
         pthread_mutex_unlock(&r->lock);
-        cold_job_read(j);
+        j->run(j);
         loop_post(r->loop, &j->task);
         pthread_mutex_lock(&r->lock);
     }
@@ -69,18 +87,12 @@ void cold_reader_submit(struct cold_reader *r, struct cold_job *j)
     if (r->idle == 0 && r->thread_count < COLD_THREADS_MAX) thread_start(r);
     bool alone = r->thread_count == 0;
     if (!alone) {
-        j->next = NULL;
-        if (r->last != NULL) {
-            r->last->next = j;
-        } else {
-            r->first = j;
-        }
-        r->last = j;
+        job_put(r, j);
         pthread_cond_signal(&r->wake);
     }
     pthread_mutex_unlock(&r->lock);
     if (!alone) return;
-    cold_job_read(j);
+    if (!j->urgent) j->run(j); /* else it would be waited for */
     loop_post(r->loop, &j->task);
 }
 

@@ -36,8 +36,8 @@ struct peers_file {
 };
 
 bool node_dir_has(const char *dir, const char *name);
-bool node_dir_is_used(const char *dir);                          /* a group was made in it */
-bool node_dir_inode(const char *dir, uint64_t *inode);           /* of the directory itself */
+bool node_dir_is_used(const char *dir);                /* a group was made in it */
+bool node_dir_inode(const char *dir, uint64_t *inode); /* of the directory itself */
 /* The lock that the group's broker takes later. */
 bool node_lock_try(const char *dir, int *fd, int *exit_code, struct buf *error);
 /* Each: false = I/O or damage, said in `error`; exit code 3 or 2. */

@@ -106,6 +106,7 @@ void broker_watch(struct broker *b, struct call *c, struct uuid tenant, struct s
 static void read_refuse(struct broker *b, struct call *c)
 {
     watches_drop(b, c);
+    cold_found_drop(c);
     c->retry_after_s = admission_retry_after(b);
     atomic_fetch_add_explicit(&b->admission->refused, 1, memory_order_relaxed);
     call_finish(b, c, CALL_OVERLOADED);
@@ -131,6 +132,7 @@ void read_run(struct broker *b, struct call *c)
         return;
     }
     if (b->stopping || (!b->serving && !b->cluster.on)) c->late = true;
+    if (warm_read(b, c)) return;
     c->waits = false;
     buf_clear(&c->answer);
     c->status = 0;

@@ -168,6 +168,7 @@ int bench_deliver(struct bench *b);
 int bench_jobs(struct bench *b);
 int bench_idle(struct bench *b);
 int bench_lanes(struct bench *b);
+int bench_replay(struct bench *b);
 int bench_polls(struct bench *b);
 int bench_redis(struct bench *b);
 int bench_step(struct bench *b);

@@ -19,11 +19,12 @@ enum workload_bit {
     W_STEP = 256,
     W_KV = 512,
     W_REDIS_STEP = 1024,
+    W_REPLAY = 2048,
     W_PEER = W_REDIS | W_REDIS_STEP,
     W_QUEUED = W_PUSH | W_POPACK | W_DELIVER | W_JOBS | W_POLLS | W_STEP,
     W_LOAD = W_QUEUED | W_KV,
-    W_OWN = W_IDLE | W_LANES,
-    W_ALL = 2047,
+    W_OWN = W_IDLE | W_LANES | W_REPLAY,
+    W_ALL = 4095,
 };
 
 enum option_id {
@@ -72,35 +73,37 @@ static const struct bench_option {
     {"pid", O_PID, "N", W_LOAD | W_PEER, "its process, for CPU and memory (found by the port)"},
     {"binary", O_BINARY, "FILE", W_LOAD | W_OWN, "the broker to start, with --data (this program)"},
     {"data", O_DATA, "DIR", W_LOAD | W_OWN,
-     "start a broker of its own on this folder, empty or missing (idle, lanes: required)"},
-    {"duration", O_DURATION, "S", W_ALL & ~W_LANES, "measured seconds (10)"},
+     "start a broker of its own on this folder, empty or missing (idle, lanes, replay: required)"},
+    {"duration", O_DURATION, "S", W_ALL & ~W_LANES, "measured seconds (10; replay: 120, or until nearly all is read)"},
     {"warmup", O_WARMUP, "S", W_LOAD | W_PEER, "seconds before (1; polls 5)"},
-    {"threads", O_THREADS, "N", W_LOAD | W_LANES | W_PEER, "load threads (1)"},
-    {"conns", O_CONNS, "N", W_LOAD | W_LANES | W_PEER,
-     "connections, one request at a time on each (64; lanes 32; polls 20000)"},
+    {"threads", O_THREADS, "N", W_LOAD | W_LANES | W_REPLAY | W_PEER, "load threads (1)"},
+    {"conns", O_CONNS, "N", W_LOAD | W_LANES | W_REPLAY | W_PEER,
+     "connections, one request at a time on each (64; lanes 32; replay 16; polls 20000)"},
     {"workers", O_CONNS, "N", W_STEP | W_REDIS_STEP, "the same: connections that step"},
     {"consumers", O_CONSUMERS, "N", W_DELIVER | W_STEP, "connections that wait in a long poll; step: with --rate (32)"},
     {"pushers", O_PUSHERS, "N", W_POPACK | W_STEP,
      "push on N connections meanwhile instead of filling first (0); step: with --rate (16)"},
-    {"lanes", O_LANES, "N", (W_QUEUED & ~W_POLLS) | W_LANES | W_PEER, "partitions, or streams (200; lanes 1000000)"},
-    {"batch", O_BATCH, "N", W_PUSH | W_POPACK | W_LANES | W_PEER | W_STEP | W_KV,
-     "messages in a request, ops in a call (1; popack 100; lanes 1000; step 10)"},
-    {"size", O_SIZE, "BYTES", W_LOAD | W_LANES | W_PEER, "of one payload (256); kv: of one value (64)"},
+    {"lanes", O_LANES, "N", (W_QUEUED & ~W_POLLS) | W_LANES | W_REPLAY | W_PEER,
+     "partitions, or streams (200; lanes 1000000; replay 1000)"},
+    {"batch", O_BATCH, "N", W_PUSH | W_POPACK | W_LANES | W_REPLAY | W_PEER | W_STEP | W_KV,
+     "messages in a request, ops in a call (1; popack 100; lanes, replay 1000; step 10)"},
+    {"size", O_SIZE, "BYTES", W_LOAD | W_LANES | W_REPLAY | W_PEER, "of one payload (256; replay 100); kv: of one value (64)"},
     {"rate", O_RATE, "N", W_PUSH | W_DELIVER | W_JOBS | W_POPACK | W_REDIS | W_STEP | W_KV,
      "messages, steps or calls a second to offer; 0 = as fast as answers come (0; deliver 1000; jobs 500)"},
-    {"dedup", O_DEDUP, "on|off", W_QUEUED | W_REDIS | W_LANES, "the queue's dedup window, 3600 s or 0 (on)"},
-    {"spread", O_SPREAD, NULL, W_PUSH, "every item of a batch into another lane"},
-    {"count", O_COUNT, "N", W_POPACK | W_STEP | W_REDIS_STEP,
-     "messages to fill in first (2000000; step: enough for 30,000 steps a second, more where more are expected)"},
+    {"dedup", O_DEDUP, "on|off", W_QUEUED | W_REDIS | W_LANES | W_REPLAY, "the queue's dedup window, 3600 s or 0 (on)"},
+    {"spread", O_SPREAD, NULL, W_PUSH | W_REPLAY, "every item of a batch into another lane; replay: when it fills them"},
+    {"count", O_COUNT, "N", W_POPACK | W_REPLAY | W_STEP | W_REDIS_STEP,
+     "messages to fill in first (2000000; replay 1000000; step: enough for 30,000 steps a second, more where more are "
+     "expected)"},
     {"next", O_NEXT, NULL, W_STEP, "the transaction takes the next batch: one call a step"},
     {"keys", O_KEYS, "N", W_STEP | W_KV | W_REDIS_STEP, "different KV keys (20000)"},
     {"get", O_GET, NULL, W_KV, "read instead of write; all keys are written first"},
     {"script", O_SCRIPT, "FILE", W_REDIS_STEP, "the step as a Lua script"},
-    {"partitions", O_PARTITIONS, "N", W_POPACK | W_LANES, "lanes that one pop may claim (1; lanes 64)"},
+    {"partitions", O_PARTITIONS, "N", W_POPACK | W_LANES | W_REPLAY, "lanes that one pop may claim (1; lanes 64)"},
     {"no-pop", O_NO_POP, NULL, W_LANES, "do not pop: lanes without a group's cursor"},
-    {"no-ack", O_NO_ACK, NULL, W_LANES, "pop but leave the leases"},
+    {"no-ack", O_NO_ACK, NULL, W_LANES | W_REPLAY, "pop but leave the leases"},
     {"queue", O_QUEUE, "NAME", W_QUEUED | W_LANES, "use and keep this queue (a new one, deleted afterwards)"},
-    {"group", O_GROUP, "NAME", W_POPACK | W_DELIVER | W_JOBS | W_LANES | W_POLLS | W_STEP, "consumer group (bench)"},
+    {"group", O_GROUP, "NAME", W_POPACK | W_DELIVER | W_JOBS | W_LANES | W_REPLAY | W_POLLS | W_STEP, "consumer group (bench)"},
 };
 
 enum { OPTION_COUNT = sizeof OPTIONS / sizeof OPTIONS[0] };
@@ -118,6 +121,7 @@ static const struct workload {
     {"polls", W_POLLS, bench_polls, "many parked long polls: memory and CPU at rest, then wake them all"},
     {"idle", W_IDLE, bench_idle, "start a broker on an empty folder: time to ready, memory and CPU at rest"},
     {"lanes", W_LANES, bench_lanes, "start a broker, one message into each of many lanes, kill it, start it again"},
+    {"replay", W_REPLAY, bench_replay, "start a broker, fill it, start it again, and read everything from disk by a new group"},
     {"step", W_STEP, bench_step, "pop a batch, then one transaction: acks, outputs, one KV put, one once marker"},
     {"kv", W_KV, bench_kv, "KV puts or gets, alone or several a call"},
     {"redis", W_REDIS, bench_redis, "the same pushes to Redis streams, for comparison"},
@@ -152,23 +156,32 @@ static void defaults_set(struct bench_options *o, enum workload_bit w)
         .host = "127.0.0.1",
         .port = 0,
         .group = "bench",
-        .conns = w == W_POLLS   ? 20000
-                 : w == W_LANES ? 32
-                                : 64,
+        .conns = w == W_POLLS    ? 20000
+                 : w == W_LANES  ? 32
+                 : w == W_REPLAY ? 16
+                                 : 64,
         .consumers = 32,
         .threads = 1,
-        .lanes = w == W_LANES ? 1000000 : 200,
+        .lanes = w == W_LANES    ? 1000000
+                 : w == W_REPLAY ? 1000
+                                 : 200,
         .pushers = w == W_STEP ? 16 : 0,
         .batch = w == W_POPACK                 ? 100
-                 : w == W_LANES                ? 1000
+                 : w & (W_LANES | W_REPLAY)    ? 1000
                  : w & (W_STEP | W_REDIS_STEP) ? 10
                                                : 1,
-        .size = w == W_KV ? 64 : 256,
+        .size = w == W_KV       ? 64
+                : w == W_REPLAY ? 100
+                                : 256,
         .keys = 20000,
         .partitions = w == W_LANES ? 64 : 1,
-        .count = w == W_POPACK ? 2000000 : 0,
-        .duration_s = 10,
-        .warmup_s = w == W_POLLS ? 5 : 1,
+        .count = w == W_POPACK   ? 2000000
+                 : w == W_REPLAY ? 1000000
+                                 : 0,
+        .duration_s = w == W_REPLAY ? 120 : 10,
+        .warmup_s = w == W_POLLS    ? 5
+                    : w == W_REPLAY ? 0
+                                    : 1,
         .rate = w == W_DELIVER ? 1000
                 : w == W_JOBS  ? 500
                                : 0,
@@ -381,7 +394,7 @@ static void heading_add(struct bench *b, const struct workload *w)
     const struct bench_options *o = &b->options;
     struct report *r = &b->report;
     report_text(r, "bench", w->name);
-    if (w->bit & (W_LOAD | W_LANES | W_PEER)) {
+    if (w->bit & (W_LOAD | W_LANES | W_REPLAY | W_PEER)) {
         report_count(r, "conns", o->conns);
         if (w->bit == W_KV) {
             report_text(r, "op", o->get ? "get" : "put");

@@ -321,10 +321,17 @@ void engine_idle(struct engine *e);
 /* After reads, between entries: lanes that only reads brought into memory leave when they are many. Names that reads gave end. */
 void engine_visits_over(struct engine *e);
 
-/* The stored rows that this command will read because they left memory: `range` for each [from, to). For who warms the store on other
- * threads while the entry that holds it is on its way to the disk. A guess: what is left out is read by engine_apply. */
-void engine_rows_foreseen(struct engine *e, const struct command *c,
-                          void (*range)(void *ctx, struct slice from, struct slice to), void *ctx);
+/* What this command, or a read of its kind, will read because it left memory. For who warms it on other threads while the entry that holds
+ * the command is on its way to the disk. A guess: what is left out is read when it is wanted. Reads nothing by itself; about as
+ * much work as finding what the command names. At most FORESEEN_MAX of a command. */
+enum { FORESEEN_MAX = 256 };
+struct engine_foreseen {
+    void *ctx;
+    /* Rows: the first of [from, to) on, as many as lie together. The slices live until it returns. */
+    void (*range)(void *ctx, struct slice from, struct slice to);
+    void (*block)(void *ctx, uint64_t where, uint32_t bytes); /* of the log, as engine_cold.block */
+};
+void engine_rows_foreseen(struct engine *e, const struct command *c, const struct engine_foreseen *f);
 
 /* ---- reads (group thread, between entries) ------------------------------------------------------------------------ */
 

@@ -332,6 +332,9 @@ struct engine {
     struct buf gone_timers; /* sequences removed since the last cut, u64 each */
     uint32_t gone_kv_count;
     int64_t safe_us; /* newest createdAt of all lanes */
+    /* foresee.c: so many of this group's ready cursors are spoken for, by pops that come after this entry */
+    uint64_t foreseen_index;
+    uint32_t foreseen_group, foreseen_count;
     /* of the command being applied */
     int64_t log_us, wall_us;
     const struct engine_sink *sink;
@@ -373,6 +376,8 @@ struct lane *lane_at(const struct engine *e, uint32_t number); /* NULL when none
 /* The lane in memory; one that left is read back. It must be there. Of a walk's steps: _ahead reads the next ones too. */
 struct partition *lane_open(const struct engine *e, uint32_t number);
 struct partition *lane_open_ahead(const struct engine *e, uint32_t number);
+/* The lane if it is in memory. Else *away: one that left and may be it (its name is not in memory), 0 = there is none. */
+struct partition *partition_find_here(const struct engine *e, const struct queue *q, struct slice name, uint32_t *away);
 struct partition *partition_at(const struct engine *e, uint32_t number); /* the same; NULL when none or its queue is deleted */
 struct queue *partition_queue(const struct engine *e, uint32_t number);  /* without bringing it back; NULL as partition_at */
 struct partition *partition_find(const struct engine *e, const struct queue *q, struct slice name);
@@ -431,6 +436,10 @@ uint64_t run_offset_at(const struct engine *e, const struct partition *p, int64_
 void run_forget(struct engine *e, struct partition *p,
                 uint64_t start);                      /* retention: the lane begins at `start`, a run's first */
 void run_trim(struct engine *e, struct partition *p); /* forgets what is stored and consumed, or cold */
+/* The first offset at or behind `offset` whose run is not at hand; at or behind `end`, or at the first one in memory: none before it. */
+uint64_t run_missing(const struct engine *e, const struct partition *p, uint64_t offset, uint64_t end);
+/* The run, if it is at hand. */
+bool run_find_here(const struct engine *e, const struct partition *p, uint64_t offset, struct run *out);
 void run_cache_drop(struct engine *e);
 void run_cache_forget(struct engine *e, uint32_t partition); /* of one lane: places of its runs changed */
 void run_each(const struct engine *e, const struct partition *p, void (*each)(void *ctx, const struct run *r), void *ctx);

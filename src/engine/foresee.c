@@ -1,5 +1,6 @@
-/* Questions of the leader about what is in flight or to come: read only, no part of what an entry does. */
+/* Questions about what is in flight or to come: read only, no part of what an entry does. */
 #include "engine/engine_internal.h"
+#include "engine/row.h"
 
 static uint64_t next_wanted(const struct cursor *c, const struct partition *p)
 {
@@ -101,4 +102,316 @@ void engine_ack_frees(struct engine *e, const struct ack_command *a, struct engi
         l.signal |= item.status != ACK_COMPLETED;
     }
     lane_tell(e, a, &l, now, each, ctx);
+}
+
+/* ---- what left memory and will be wanted ---------------------------------------------------------------------------- */
+
+struct foresight {
+    struct engine *e;
+    const struct engine_foreseen *f;
+    uint32_t left;
+};
+
+static void range_tell(struct foresight *s, struct slice from, struct slice to)
+{
+    if (s->left == 0) return;
+    s->left--;
+    s->f->range(s->f->ctx, from, to);
+}
+
+static void lanes_tell(struct foresight *s, uint32_t queue, uint32_t number, uint32_t end)
+{
+    struct row_key from, to;
+    row_key_lane(&from, queue, number);
+    row_key_lane(&to, queue, end);
+    range_tell(s, row_key_view(&from), row_key_view(&to));
+}
+
+/* Rows of runs from this offset on. */
+static void runs_tell(struct foresight *s, uint32_t queue, uint32_t lane, uint64_t offset)
+{
+    struct row_key from, to;
+    row_key_run(&from, queue, lane, offset);
+    row_key_run(&to, queue, lane, UINT64_MAX);
+    range_tell(s, row_key_view(&from), row_key_view(&to));
+}
+
+/* The lane if it is in memory; else its rows are told. */
+static struct partition *lane_foresee(struct foresight *s, uint32_t number)
+{
+    const struct lane *l = lane_at(s->e, number);
+    if (l == NULL || l->p != NULL) return l == NULL ? NULL : l->p;
+    lanes_tell(s, l->queue, number, number + 1);
+    return NULL;
+}
+
+static struct partition *name_foresee(struct foresight *s, const struct queue *q, struct slice name)
+{
+    uint32_t away;
+    struct partition *p = q == NULL ? NULL : partition_find_here(s->e, q, name, &away);
+    if (p == NULL && q != NULL && away != 0) lane_foresee(s, away);
+    return p;
+}
+
+static void messages_foresee(struct foresight *s, const struct partition *p, uint64_t from, uint64_t count)
+{
+    uint64_t end = p->tail - from < count ? p->tail : from + count;
+    if (from < p->start || from >= p->tail) return;
+    uint64_t missing = run_missing(s->e, p, from, end);
+    if (missing < end && missing < run_memory_first(p)) runs_tell(s, p->queue, p->number, missing);
+}
+
+static void cursor_foresee(struct foresight *s, uint32_t at, uint64_t count)
+{
+    const struct cursor *c = cursor_at(s->e, at);
+    const struct partition *p = lane_foresee(s, c->partition);
+    if (p != NULL) messages_foresee(s, p, next_wanted(c, p), count);
+}
+
+/* Lanes that the group has not looked at: the next ones to be brought in, and the messages it begins with. */
+static void unseen_foresee(struct foresight *s, const struct queue *q, uint32_t seen, uint32_t lanes, uint64_t count)
+{
+    enum { LANES_TOGETHER = 128 };
+    const struct lane *before = seen == 0 ? NULL : lane_at(s->e, seen);
+    uint32_t number = before == NULL ? q->partition_first : before->next;
+    bool told = false;
+    for (; number != 0 && lanes > 0 && s->left > 0; lanes--) {
+        const struct lane *l = lane_at(s->e, number);
+        if (l == NULL) return;
+        if (l->p != NULL) {
+            messages_foresee(s, l->p, l->p->start, count);
+        } else {
+            if (!told) lanes_tell(s, l->queue, number, number + LANES_TOGETHER);
+            if (l->oldest_s != 0) runs_tell(s, l->queue, number, 0);
+            told = true;
+        }
+        number = l->next;
+    }
+}
+
+/* Pops of entries that are not applied yet take the first ready lanes, so each looks behind those before it. */
+static uint32_t spoken_for(struct engine *e, uint32_t group, uint32_t more)
+{
+    if (e->foreseen_index != e->applied_index || e->foreseen_group != group) {
+        e->foreseen_index = e->applied_index;
+        e->foreseen_group = group;
+        e->foreseen_count = 0;
+    }
+    uint32_t before = e->foreseen_count;
+    e->foreseen_count += more;
+    return before;
+}
+
+static void queue_pop_foresee(struct foresight *s, const struct queue *q, const struct pop_command *pop)
+{
+    enum { SKIPS_MAX = 1024 };
+    const struct group *g = group_find(s->e, q, pop->group);
+    if (g == NULL || !g->registered) {
+        bool all = pop->mode == SUBSCRIBE_ALL || slice_is(pop->group, QUEUE_MODE_GROUP);
+        if (all) unseen_foresee(s, q, 0, pop->partitions, pop->batch);
+        return;
+    }
+    uint32_t skip = spoken_for(s->e, g->number, pop->partitions), lanes = pop->partitions;
+    if (skip > SKIPS_MAX) return;
+    for (uint32_t at = g->ready_head; at != 0 && lanes > 0; at = cursor_at(s->e, at)->ready_next) {
+        if (skip > 0) {
+            skip--;
+            continue;
+        }
+        cursor_foresee(s, at, pop->batch);
+        lanes--;
+    }
+    if (lanes > 0 && g->scan != q->partition_last && g->mode == SUBSCRIBE_ALL) unseen_foresee(s, q, g->scan, lanes, pop->batch);
+}
+
+static void pop_foresee(struct foresight *s, const struct command *c)
+{
+    struct pop_command pop;
+    if (!pop_decode(c, &pop) || pop.scope == POP_DISCOVERY) return;
+    const struct queue *q = queue_find(s->e, pop.tenant, pop.queue);
+    if (q == NULL) return;
+    if (pop.scope == POP_QUEUE) {
+        queue_pop_foresee(s, q, &pop);
+        return;
+    }
+    const struct partition *p = name_foresee(s, q, pop.partition);
+    const struct group *g = p == NULL ? NULL : group_find(s->e, q, pop.group);
+    uint32_t at = g == NULL ? 0 : cursor_find(s->e, p, g->number);
+    if (at != 0) {
+        cursor_foresee(s, at, pop.batch);
+    } else if (p != NULL && (pop.mode == SUBSCRIBE_ALL || slice_is(pop.group, QUEUE_MODE_GROUP))) {
+        messages_foresee(s, p, p->start, pop.batch);
+    }
+}
+
+static void push_foresee(struct foresight *s, const struct command *c)
+{
+    struct push_command push;
+    struct push_group g;
+    if (!push_decode(c, &push)) return;
+    while (push_group_next(&push.groups, &g)) name_foresee(s, queue_find(s->e, push.tenant, g.queue), g.partition);
+}
+
+/* Ids that are in no index any more are looked up in the messages themselves: those that are leased. */
+static void lease_foresee(struct foresight *s, const struct queue *q, const struct partition *p, const struct lease *l)
+{
+    struct run r;
+    int64_t kept_us = s->e->last_head.wall_us - queue_dedup_keep_ms(q) * 1000;
+    for (uint64_t o = l->first; o <= l->last && s->left > 0 && run_find_here(s->e, p, o, &r); o = run_end(&r)) {
+        if (r.created_us >= kept_us || r.bytes & RUN_BYTES_AUTO) continue;
+        s->left--;
+        s->f->block(s->f->ctx, r.where, r.block_bytes);
+    }
+}
+
+static void ack_foresee(struct foresight *s, const struct command *c)
+{
+    struct ack_command ack;
+    struct ack_item item;
+    uint64_t before = 0;
+    if (!ack_decode(c, &ack)) return;
+    for (struct slice rest = ack.items; ack_item_next(&rest, &item);) {
+        if (item.partition == before || item.partition > UINT32_MAX) continue;
+        before = item.partition;
+        const struct partition *p = lane_foresee(s, (uint32_t)item.partition);
+        const struct queue *q = p == NULL ? NULL : queue_at(s->e, p->queue);
+        const struct group *g = q == NULL ? NULL : group_find(s->e, q, ack.group);
+        uint32_t at = g == NULL ? 0 : cursor_find(s->e, p, g->number);
+        if (at != 0 && cursor_at(s->e, at)->lease != 0) lease_foresee(s, q, p, lease_at(s->e, cursor_at(s->e, at)->lease));
+    }
+}
+
+static void path_foresee(struct foresight *s, struct uuid tenant, struct slice name_space, struct slice key)
+{
+    char from[1 + KV_PATH_MAX + 1];
+    from[0] = ROW_KV;
+    size_t len = kv_path(from + 1, tenant, name_space, key);
+    uint32_t at = kv_row_find(s->e, slice_make(from + 1, len));
+    if (at == 0 || !kv_value_absent(kv_row_at(s->e, at))) return;
+    char to[sizeof from];
+    memcpy(to, from, 1 + len);
+    to[1 + len] = 0;
+    range_tell(s, slice_make(from, 1 + len), slice_make(to, 2 + len));
+}
+
+/* The page's values that left: a range from the first of them on, and another one behind each TOGETHER bytes. */
+static void prefix_foresee(struct foresight *s, struct uuid tenant, const struct kv_op *op)
+{
+    enum { TOGETHER = 32 << 10 };
+    char path[KV_PATH_MAX], after[KV_PATH_MAX], from[1 + KV_PATH_MAX], to[1 + KV_PATH_MAX + 1];
+    struct slice prefix = slice_make(path, kv_path(path, tenant, op->name_space, op->key)), end;
+    struct slice behind = slice_make(after, kv_path(after, tenant, op->name_space, op->value));
+    from[0] = to[0] = ROW_KV;
+    if (op->flags & KV_KEYS_ONLY || !tree_prefix_end(prefix, to + 1, &end)) return;
+    bool resumes = op->value.len > 0 && slice_compare(behind, prefix) >= 0;
+    struct tree_place place = tree_seek(&s->e->kv_order, resumes ? behind : prefix);
+    uint32_t at, bytes = TOGETHER;
+    for (uint32_t rows = 0; rows < op->limit && s->left > 0 && (at = tree_next(&place)) != 0; rows++) {
+        const struct kv_row *r = kv_row_at(s->e, at);
+        struct slice row = kv_row_path(r);
+        if (row.len < prefix.len || memcmp(row.at, prefix.at, prefix.len) != 0) return;
+        if (!kv_value_absent(r)) continue;
+        if (bytes >= TOGETHER) {
+            memcpy(from + 1, row.at, row.len);
+            range_tell(s, slice_make(from, 1 + row.len), slice_make(to, 1 + end.len));
+            bytes = 0;
+        }
+        bytes += r->value_len;
+    }
+}
+
+static void kv_foresee(struct foresight *s, const struct command *c)
+{
+    struct kv_command kv;
+    struct kv_op op;
+    struct slice key;
+    if (s->e->kv_absent_bytes == 0 || !kv_decode(c, &kv)) return;
+    while (kv_op_next(&kv.ops, &op)) {
+        if (op.kind == KV_GET_PREFIX) {
+            prefix_foresee(s, kv.tenant, &op);
+        } else if (op.kind == KV_GET_MANY) {
+            while (kv_key_next(&op.key, &key)) path_foresee(s, kv.tenant, op.name_space, key);
+        } else if (op.kind != KV_PUT || op.flags & KV_EXPECT) {
+            path_foresee(s, kv.tenant, op.name_space, op.key);
+        }
+    }
+}
+
+static void positions_foresee(struct foresight *s, const struct command *c)
+{
+    struct positions_command positions;
+    struct position_item item;
+    if (!positions_decode(c, &positions)) return;
+    while (position_next(&positions.items, &item))
+        name_foresee(s, queue_find(s->e, positions.tenant, item.queue), item.partition);
+}
+
+static void trim_foresee(struct foresight *s, const struct command *c)
+{
+    struct trim_command trim;
+    struct trim_item item;
+    if (!trim_decode(c, &trim)) return;
+    for (uint32_t i = 0; i < trim.count; i++) {
+        trim_item_read(&trim, i, &item);
+        const struct lane *l = lane_at(s->e, item.partition);
+        if (l == NULL) continue;
+        const struct partition *p = lane_foresee(s, item.partition);
+        if (p == NULL || p->start < run_memory_first(p)) runs_tell(s, l->queue, item.partition, p == NULL ? 0 : p->start);
+    }
+}
+
+static void step_foresee(struct foresight *s, const struct command *c)
+{
+    struct step_command step;
+    struct command ack;
+    if (!step_decode(c, &step)) return;
+    while (command_next(&step.acks, &ack)) ack_foresee(s, &ack);
+    if (step.has_push) push_foresee(s, &step.push);
+    if (step.has_positions) positions_foresee(s, &step.positions);
+    if (step.has_kv) kv_foresee(s, &step.kv);
+    if (step.has_pop) pop_foresee(s, &step.pop);
+}
+
+static void timer_lane_foresee(void *ctx, struct uuid tenant, struct slice queue, struct slice partition)
+{
+    struct foresight *s = ctx;
+    name_foresee(s, queue_find(s->e, tenant, queue), partition);
+}
+
+void engine_rows_foreseen(struct engine *e, const struct command *c, const struct engine_foreseen *f)
+{
+    struct foresight s = {.e = e, .f = f, .left = FORESEEN_MAX};
+    struct letter_move_command move;
+    struct engine_now soon = {.log_us = e->last_head.log_us, .wall_us = e->last_head.wall_us + 1000000};
+    switch (c->kind) {
+    case COMMAND_PUSH:
+        push_foresee(&s, c);
+        return;
+    case COMMAND_POP:
+        pop_foresee(&s, c);
+        return;
+    case COMMAND_ACK:
+        ack_foresee(&s, c);
+        return;
+    case COMMAND_STEP:
+        step_foresee(&s, c);
+        return;
+    case COMMAND_KV:
+        kv_foresee(&s, c);
+        return;
+    case COMMAND_POSITIONS:
+        positions_foresee(&s, c);
+        return;
+    case COMMAND_TRIM:
+        trim_foresee(&s, c);
+        return;
+    case COMMAND_LETTER_MOVE:
+        if (letter_move_decode(c, &move)) push_foresee(&s, &move.push);
+        return;
+    case COMMAND_TICK:
+        engine_timers_due(e, soon, TIMERS_A_TICK, timer_lane_foresee, &s);
+        return;
+    default:
+        return;
+    }
 }

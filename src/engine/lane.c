@@ -281,6 +281,24 @@ struct partition *partition_find(const struct engine *e, const struct queue *q, 
     return NULL;
 }
 
+struct partition *partition_find_here(const struct engine *e, const struct queue *q, struct slice name, uint32_t *away)
+{
+    uint64_t hash = name_hash(q->number, name);
+    uint32_t at = 0, number;
+    *away = 0;
+    while ((number = idmap_next(&e->partition_names, hash, &at)) != 0) {
+        const struct lane *l = lane_at(e, number);
+        if (l->queue != q->number) continue;
+        if (l->p == NULL) {
+            *away = number;
+        } else if (slice_equal(partition_name(l->p), name)) {
+            *away = 0;
+            return l->p;
+        }
+    }
+    return NULL;
+}
+
 /* ---- start ---------------------------------------------------------------------------------------------------------- */
 
 /* The rows of one lane are kept until the next lane's come: then it is known whether it is at rest. */

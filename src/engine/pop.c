@@ -422,7 +422,9 @@ bool engine_push_arms(struct engine *e, uint32_t group_number, struct slice part
     const struct queue *q = g == NULL ? NULL : queue_at(e, g->queue);
     if (q == NULL) return false;
     if (q->options.numbers[OPTION_DELAYED_PROCESSING] > 0 || q->options.numbers[OPTION_WINDOW_BUFFER] > 0) return false;
-    const struct partition *p = partition_find(e, q, partition);
+    uint32_t away;
+    const struct partition *p = partition_find_here(e, q, partition, &away);
+    if (away != 0) return g->registered || g->cursor_count > 0; /* at rest: whatever cursors it has are idle */
     uint32_t at = p == NULL ? 0 : cursor_find(e, p, g->number);
     if (at == 0) return g->registered;
     const struct cursor *c = cursor_at(e, at);

@@ -48,7 +48,7 @@ uint64_t run_memory_first(const struct partition *p)
 
 /* ---- runs read back -------------------------------------------------------------------------------------------------- */
 
-/* Who works off a backlog reads a lane's runs one after the other: of each row read, those that come next are kept. Of stored runs only
+/* Who works off a backlog reads a lane's runs one after the other: those that come next are read too and kept. Of stored runs only
  * places change (run_cache_forget), and partition numbers are never used again, so nothing here becomes wrong. */
 enum { READ_BACK_LANES_MIN = 64, READ_BACK_LANES_MAX = 8192, READ_BACK_RUNS = 32 };
 
@@ -119,13 +119,12 @@ static bool run_row_search(void *ctx, struct slice key, struct slice value)
         struct run r;
         memcpy(&r, value.at + at, sizeof r);
         bool fits = s->created_us > 0 ? r.created_us >= s->created_us && run_end(&r) > s->offset : run_end(&r) > s->offset;
-        if (!fits) continue;
-        s->found = r;
+        if (!s->hit && !fits) continue;
+        if (!s->hit) s->found = r;
         s->hit = true;
-        for (; s->keep != NULL && at + sizeof r <= value.len && s->keep->count < READ_BACK_RUNS; at += sizeof r) {
-            memcpy(&s->keep->runs[s->keep->count++], value.at + at, sizeof r);
-        }
-        return false;
+        if (s->keep == NULL) return false;
+        s->keep->runs[s->keep->count++] = r;
+        if (s->keep->count == READ_BACK_RUNS) return false;
     }
     return true;
 }
@@ -186,6 +185,21 @@ bool run_find(const struct engine *e, const struct partition *p, uint64_t offset
     }
     *out = p->runs[low];
     return true;
+}
+
+uint64_t run_missing(const struct engine *e, const struct partition *p, uint64_t offset, uint64_t end)
+{
+    uint64_t stored_end = run_memory_first(p);
+    struct run r;
+    if (end > stored_end) end = stored_end;
+    while (offset < end && read_back_find(e, p->number, offset, &r)) offset = run_end(&r);
+    return offset < end ? offset : end;
+}
+
+bool run_find_here(const struct engine *e, const struct partition *p, uint64_t offset, struct run *out)
+{
+    if (offset < p->start || offset >= p->tail) return false;
+    return offset < run_memory_first(p) ? read_back_find(e, p->number, offset, out) : run_find(e, p, offset, out);
 }
 
 uint64_t run_offset_at(const struct engine *e, const struct partition *p, int64_t us)

@@ -136,6 +136,7 @@ static void kv_submit(struct request *r, struct kv_plan *p)
     command_read_back(buf_view(&r->command), &p->command);
     r->call.kind = CALL_READ;
     r->call.read = kv_read;
+    r->call.foreseen = buf_view(&r->command);
     r->call.read_ctx = p;
     request_submit(r, timeout_ms, read_after);
 }
@@ -290,6 +291,7 @@ void route_kv_list(struct request *r)
     command_read_back(buf_view(&r->command), &p->command);
     r->call.kind = CALL_READ;
     r->call.read = kv_read;
+    r->call.foreseen = buf_view(&r->command);
     r->call.read_ctx = p;
     request_submit(r, r->http->config->statement_timeout_ms, list_after);
 }

@@ -183,6 +183,20 @@ static void storage_families(struct buf *out, const struct group_numbers *g)
     single(out, "queen_log_written_bytes_total", "counter", "Bytes written to the log.", m->log.written_bytes);
     single(out, "queen_log_syncs_total", "counter", "Syncs of the log.", m->log.syncs);
     single(out, "queen_log_cold_reads_total", "counter", "Payload reads that went to a file.", m->log.cold_reads);
+    family(out, "queen_cold_row_reads_total", "counter", "Row reads from the store that the group itself waited for.");
+    value(out, "queen_cold_row_reads_total", "{during=\"entry\"}", m->cold_entry_rows.count);
+    value(out, "queen_cold_row_reads_total", "{during=\"call\"}", m->cold_call_rows.count);
+    family(out, "queen_cold_row_read_seconds_total", "counter", "The time of it.");
+    seconds(out, "queen_cold_row_read_seconds_total", "{during=\"entry\"}", m->cold_entry_rows.us);
+    seconds(out, "queen_cold_row_read_seconds_total", "{during=\"call\"}", m->cold_call_rows.us);
+    single(out, "queen_cold_block_reads_total", "counter", "Reads of log files that the group itself waited for.",
+           m->cold_entry_blocks.count);
+    family(out, "queen_cold_block_read_seconds_total", "counter", "The time of it.");
+    seconds(out, "queen_cold_block_read_seconds_total", "", m->cold_entry_blocks.us);
+    family(out, "queen_cold_foreseen_total", "counter",
+           "What an entry would read and was read ahead of it, or not for want of room.");
+    value(out, "queen_cold_foreseen_total", "{outcome=\"read\"}", m->foreseen_total);
+    value(out, "queen_cold_foreseen_total", "{outcome=\"dropped\"}", m->foreseen_dropped_total);
     family(out, "queen_raft_store_operations_total", "counter", "Work of the row store.");
     GROUPED(out, g, "queen_raft_store_operations_total", "kind=\"batches\"", store_batches);
     GROUPED(out, g, "queen_raft_store_operations_total", "kind=\"rows\"", store_rows);
@@ -279,6 +293,14 @@ static void numbers_add(struct broker_metrics *all, const struct broker_metrics 
         SUM(engine.lock_rows),
         SUM(engine.timers),
         SUM(store_memory),
+        SUM(cold_entry_rows.count),
+        SUM(cold_entry_rows.us),
+        SUM(cold_call_rows.count),
+        SUM(cold_call_rows.us),
+        SUM(cold_entry_blocks.count),
+        SUM(cold_entry_blocks.us),
+        SUM(foreseen_total),
+        SUM(foreseen_dropped_total),
 #undef SUM
     };
     for (size_t i = 0; i < sizeof sums / sizeof sums[0]; i++) {

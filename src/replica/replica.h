@@ -53,6 +53,8 @@ struct replica_options {
     uint64_t applied_index, applied_term, applied_pos;
     void *ctx;
     void (*apply)(void *ctx, uint64_t index, uint64_t term, uint64_t pos, struct slice body);
+    /* A command's entry came from the leader and is on its way to the disk; it will be applied, if it is not replaced before. May be NULL. */
+    void (*arrived)(void *ctx, uint64_t index, struct slice body);
     void (*applied_batch)(void *ctx);                /* after a run of apply calls (end of a turn's commits) */
     void (*role)(void *ctx, enum replica_role role); /* on change; REPLICA_LEADER only when all recovered entries are applied */
     void (*lost)(void *ctx);

@@ -132,9 +132,14 @@ static void entries_append(struct replica *r, const struct raft_update *u)
 {
     must(u->entries.n > 0);
     for (unsigned i = 0; i < u->entries.n; i++) entry_append(r, u->entries.index + i, &u->entries.batch[i]);
-    void *batch = u->entries.batch[0].batch;
-    if (batch != &batch_ours) raft_free(batch);
     log_flush(r->log);
+    void *batch = u->entries.batch[0].batch;
+    if (batch == &batch_ours) return;
+    for (unsigned i = 0; r->o.arrived != NULL && i < u->entries.n; i++) {
+        const struct raft_entry *e = &u->entries.batch[i];
+        if (e->type == RAFT_COMMAND) r->o.arrived(r->o.ctx, u->entries.index + i, slice_make(e->buf.base, e->buf.len));
+    }
+    raft_free(batch);
 }
 
 /* ---- term and vote */

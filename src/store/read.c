@@ -28,10 +28,10 @@ static rocksdb_readoptions_t *read_options_new(bool fill_cache)
     return r;
 }
 
-char *scan_rows(struct store *s, struct slice from, struct slice to, size_t readahead_bytes,
-                bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx)
+static char *rows_scan(struct store *s, bool fill_cache, struct slice from, struct slice to, size_t readahead_bytes,
+                       bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx)
 {
-    rocksdb_readoptions_t *r = read_options_new(false);
+    rocksdb_readoptions_t *r = read_options_new(fill_cache);
     if (to.len > 0) rocksdb_readoptions_set_iterate_upper_bound(r, to.at, to.len);
     if (readahead_bytes > 0) rocksdb_readoptions_set_readahead_size(r, readahead_bytes);
     rocksdb_iterator_t *it = rocksdb_create_iterator(store_rocksdb(s), r);
@@ -48,14 +48,45 @@ char *scan_rows(struct store *s, struct slice from, struct slice to, size_t read
     return text;
 }
 
-enum store_status store_scan(struct store *s, struct slice from, struct slice to,
-                             bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx, struct buf *error)
+char *scan_rows(struct store *s, struct slice from, struct slice to, size_t readahead_bytes,
+                bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx)
+{
+    return rows_scan(s, false, from, to, readahead_bytes, row, ctx);
+}
+
+static enum store_status scan(struct store *s, bool fill_cache, struct slice from, struct slice to,
+                              bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx, struct buf *error)
 {
     static const char first_key[] = {STORE_KIND_OWN + 1};
     if (from.len == 0) from = slice_make(first_key, 1);
     must(from.at[0] != STORE_KIND_OWN);
-    char *text = scan_rows(s, from, to, 0, row, ctx);
+    char *text = rows_scan(s, fill_cache, from, to, 0, row, ctx);
     return text == NULL ? STORE_OK : store_error(text, "a scan failed", store_dir(s), error);
+}
+
+enum store_status store_scan(struct store *s, struct slice from, struct slice to,
+                             bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx, struct buf *error)
+{
+    return scan(s, false, from, to, row, ctx, error);
+}
+
+enum store_status store_find(struct store *s, struct slice from, struct slice to,
+                             bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx, struct buf *error)
+{
+    return scan(s, true, from, to, row, ctx, error);
+}
+
+static bool row_count(void *ctx, struct slice key, struct slice value)
+{
+    size_t *left = ctx, bytes = key.len + value.len;
+    if (*left <= bytes) return false;
+    *left -= bytes;
+    return true;
+}
+
+void store_warm(struct store *s, struct slice from, struct slice to, size_t bytes)
+{
+    scan(s, true, from, to, row_count, &bytes, NULL);
 }
 
 enum store_status store_get(struct store *s, struct slice key, struct buf *out, bool *found, struct buf *error)

@@ -16,7 +16,7 @@
  * written. Damage found at open is reported with the file's name as RocksDB tells it; the log cannot rebuild what was trimmed, so the
  * node refuses to start. Every block read is checked against its checksum: damage is an error, never a wrong row.
  *
- * Threads: store_scan, store_sweep, store_get and store_stats from any thread; the rest from the group thread. */
+ * Threads: store_scan, store_find, store_warm, store_sweep, store_get and store_stats from any thread; the rest from the group thread. */
 #ifndef QUEEN_STORE_STORE_H
 #define QUEEN_STORE_STORE_H
 
@@ -55,6 +55,13 @@ void store_close(struct store *s);
  * before the call. The slices live until `row` returns. Returns STORE_DAMAGED/STORE_IO with `error` (may be NULL). */
 enum store_status store_scan(struct store *s, struct slice from, struct slice to,
                              bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx, struct buf *error);
+
+/* The same for who will come back for neighbours of these rows: the blocks they lie in stay in the block cache. */
+enum store_status store_find(struct store *s, struct slice from, struct slice to,
+                             bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx, struct buf *error);
+/* Reads rows of [from, to), about `bytes` of them and at least the first, for who will look at them soon: their blocks are in memory then.
+ * What cannot be read is not told: who wants it will see. */
+void store_warm(struct store *s, struct slice from, struct slice to, size_t bytes);
 
 /* store_scan of much, as at a start: threads read ahead in several places, `row` runs on the caller's thread, in key order, and what
  * it sees, also before an error, is what store_scan would show. At most 32 MiB of rows wait for it. What is read fills no cache. */

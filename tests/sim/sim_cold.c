@@ -30,7 +30,7 @@ static void reading_run(struct sim_event *e)
 {
     struct reading *g = outer(e, struct reading, event);
     if (!g->reader->stopped) {
-        cold_job_read(g->job);
+        g->job->run(g->job);
         loop_post(g->reader->loop, &g->job->task);
     }
     free(g);

@@ -456,6 +456,18 @@ enum store_status store_scan(struct store *s, struct slice from, struct slice to
     return STORE_OK;
 }
 
+enum store_status store_find(struct store *s, struct slice from, struct slice to,
+                             bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx, struct buf *error)
+{
+    return store_scan(s, from, to, row, ctx, error);
+}
+
+/* What is here is in memory anyway. */
+void store_warm(struct store *s, struct slice from, struct slice to, size_t bytes)
+{
+    (void)s, (void)from, (void)to, (void)bytes;
+}
+
 enum store_status store_get(struct store *s, struct slice key, struct buf *out, bool *found, struct buf *error)
 {
     (void)error;

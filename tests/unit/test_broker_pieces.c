@@ -36,7 +36,7 @@ static void reader_go(void)
     while (reader.first != NULL) {
         struct cold_job *j = reader.first;
         reader.first = j->next;
-        cold_job_read(j);
+        j->run(j);
         loop_post(reader.loop, &j->task);
     }
     reader.last = NULL;

@@ -1,0 +1,196 @@
+/* What left memory and will be wanted soon is read ahead, by the threads of cold reads, so that who wants it finds it in memory.
+ *
+ *   an entry is on its way to the disk -> warm_entry: the engine names what its commands will read (engine_rows_foreseen) -> jobs, urgent
+ *   reader thread                      -> rows through the store's block cache, blocks of the log into the ranges (cold_read.c); or
+ *                                         nothing, when the entry is applied already
+ *   a read whose command is known      -> warm_read: the same, and the call waits for it (READING) before it runs
+ *
+ * Nobody waits for an entry's rows: what is not there in time is read where it is wanted, as if nothing had been foreseen, and counted there.
+ *
+ * Limits: WARM_JOBS_MAX jobs of WARM_WANTS_MAX ranges and blocks each; further ones are dropped, and counted. WARM_RANGE_BYTES a range. */
+#include <stdlib.h>
+
+#include "broker/broker_internal.h"
+
+enum { WARM_JOBS_MAX = 64, WARM_WANTS_MAX = 16, WARM_RANGE_BYTES = 64 << 10, WARM_BLOCK_BYTES_MAX = 4 << 20 };
+
+struct warm_job {
+    struct cold_job job;
+    struct broker *broker;
+    struct warm_job *next, *previous;
+    uint64_t index; /* of the entry */
+    struct buf rows;
+    struct cold_piece pieces[WARM_WANTS_MAX];
+};
+
+/* ---- rows --------------------------------------------------------------------------------------------------------- */
+
+void warm_rows_put(struct buf *rows, struct slice from, struct slice to)
+{
+    uint16_t head[2] = {(uint16_t)from.len, (uint16_t)to.len};
+    must(from.len <= ROW_KEY_BYTES_MAX && to.len <= ROW_KEY_BYTES_MAX);
+    buf_put(rows, head, sizeof head);
+    buf_slice(rows, from);
+    buf_slice(rows, to);
+}
+
+void warm_rows_read(struct store *store, struct slice rows)
+{
+    for (size_t at = 0; at < rows.len;) {
+        uint16_t head[2];
+        memcpy(head, rows.at + at, sizeof head);
+        at += sizeof head;
+        struct slice from = slice_make(rows.at + at, head[0]), to = slice_make(rows.at + at + head[0], head[1]);
+        store_warm(store, from, to, WARM_RANGE_BYTES);
+        at += (size_t)head[0] + head[1];
+    }
+}
+
+/* ---- jobs --------------------------------------------------------------------------------------------------------- */
+
+static void warm_unlink(struct warming *w, struct warm_job *j)
+{
+    *(j->previous != NULL ? &j->previous->next : &w->first) = j->next;
+    if (j->next != NULL) j->next->previous = j->previous;
+    must(w->count > 0);
+    w->count--;
+}
+
+static void warm_back(struct loop_task *t)
+{
+    struct warm_job *j = owner_of(t, struct warm_job, job.task);
+    warm_unlink(&j->broker->warming, j);
+    buf_free(&j->rows);
+    free(j);
+}
+
+static void warm_run(struct cold_job *c)
+{
+    struct warm_job *j = owner_of(c, struct warm_job, job);
+    if (atomic_load_explicit(&j->broker->applied, memory_order_relaxed) >= j->index) return;
+    warm_rows_read(j->broker->store, buf_view(&j->rows));
+    cold_job_read(c);
+    for (uint32_t i = 0; i < c->count; i++) {
+        if (c->pieces[i].range != NULL) cold_range_drop(c->pieces[i].range);
+        c->pieces[i].range = NULL;
+    }
+}
+
+static struct warm_job *warm_new(struct broker *b, uint64_t index)
+{
+    struct warm_job *j = calloc(1, sizeof *j);
+    must(j != NULL);
+    j->broker = b;
+    j->index = index;
+    j->job = (struct cold_job){.task.run = warm_back,
+                               .run = warm_run,
+                               .urgent = true,
+                               .places = b->places,
+                               .cache = b->cold.cache,
+                               .segment_bytes = b->config.segment_bytes,
+                               .pieces = j->pieces};
+    return j;
+}
+
+static void warm_submit(struct broker *b, struct warm_job *j)
+{
+    struct warming *w = &b->warming;
+    j->next = w->first;
+    if (w->first != NULL) w->first->previous = j;
+    w->first = j;
+    w->count++;
+    cold_reader_submit(b->cold.reader, &j->job);
+}
+
+/* ---- entries ------------------------------------------------------------------------------------------------------ */
+
+struct entry_wants {
+    struct broker *b;
+    uint64_t index;
+    struct warm_job *job; /* being filled, with `count` of both kinds; NULL */
+    uint32_t count;
+};
+
+/* The job that takes one more; NULL: there is no room. */
+static struct warm_job *wants_job(struct entry_wants *w)
+{
+    struct warming *all = &w->b->warming;
+    if (w->job != NULL && w->count == WARM_WANTS_MAX) {
+        warm_submit(w->b, w->job);
+        w->job = NULL;
+    }
+    if (w->job == NULL && all->count == WARM_JOBS_MAX) {
+        all->dropped_total++;
+        return NULL;
+    }
+    if (w->job == NULL) {
+        w->job = warm_new(w->b, w->index);
+        w->count = 0;
+    }
+    w->count++;
+    all->foreseen_total++;
+    return w->job;
+}
+
+static void entry_range(void *ctx, struct slice from, struct slice to)
+{
+    struct warm_job *j = wants_job(ctx);
+    if (j != NULL) warm_rows_put(&j->rows, from, to);
+}
+
+static void entry_block(void *ctx, uint64_t where, uint32_t bytes)
+{
+    struct entry_wants *w = ctx;
+    struct slice block;
+    struct log_pin pin;
+    if (bytes > WARM_BLOCK_BYTES_MAX) return;
+    if (place_view(&w->b->places, where, bytes, &block, &pin)) {
+        log_unpin(w->b->places.log, pin);
+        return;
+    }
+    struct warm_job *j = wants_job(w);
+    if (j != NULL) j->pieces[j->job.count++] = (struct cold_piece){.where = where, .bytes = bytes};
+}
+
+void warm_entry(struct broker *b, uint64_t index, struct slice entry)
+{
+    struct entry_wants w = {.b = b, .index = index};
+    struct engine_foreseen f = {.ctx = &w, .range = entry_range, .block = entry_block};
+    struct entry_head head;
+    struct command c;
+    if (b->cold.reader == NULL || !entry_head_read(entry, &head)) return;
+    struct slice rest = slice_make(entry.at + ENTRY_HEAD_BYTES, entry.len - ENTRY_HEAD_BYTES);
+    while (command_next(&rest, &c)) engine_rows_foreseen(b->engine, &c, &f);
+    if (w.job != NULL) warm_submit(b, w.job);
+}
+
+void warm_free(struct broker *b)
+{
+    while (b->warming.first != NULL) warm_back(&b->warming.first->job.task);
+}
+
+/* ---- reads -------------------------------------------------------------------------------------------------------- */
+
+static void read_range(void *ctx, struct slice from, struct slice to)
+{
+    warm_rows_put(ctx, from, to);
+}
+
+static void read_block(void *ctx, uint64_t where, uint32_t bytes)
+{
+    (void)ctx, (void)where, (void)bytes; /* a read asks for these itself (piece.c) */
+}
+
+bool warm_read(struct broker *b, struct call *c)
+{
+    struct buf rows = {0};
+    struct engine_foreseen f = {.ctx = &rows, .range = read_range, .block = read_block};
+    struct slice rest = c->foreseen;
+    struct command command;
+    if (c->rounds > 0 || c->late || !command_next(&rest, &command)) return false;
+    engine_rows_foreseen(b->engine, &command, &f);
+    if (rows.len == 0) return false;
+    c->rounds++;
+    cold_fetch_rows(b, c, &rows);
+    return true;
+}

@@ -1,0 +1,351 @@
+/* What a command will read that left memory: everything engine_apply then reads has been foreseen. */
+#include "engine_kit.h"
+
+enum { TOLD_MAX = 4096, LANES = 40, LANE_MESSAGES = 5 };
+
+struct span {
+    char from[ROW_KEY_BYTES_MAX], to[ROW_KEY_BYTES_MAX];
+    size_t from_len, to_len;
+};
+
+struct bench {
+    struct kit k;
+    struct span told[TOLD_MAX];
+    uint64_t blocks_told[TOLD_MAX];
+    uint32_t told_count, blocks_told_count;
+    bool watching; /* every scan and block must have been told */
+    uint32_t scans, blocks, untold;
+};
+
+static struct bench *bench_of(void *ctx)
+{
+    return ctx; /* the kit is its first member */
+}
+
+static bool span_has(const struct span *s, struct slice key)
+{
+    return slice_compare(slice_make(s->from, s->from_len), key) <= 0 && slice_compare(key, slice_make(s->to, s->to_len)) < 0;
+}
+
+static void watched_scan(void *ctx, struct slice from, struct slice to, bool (*row)(void *, struct slice, struct slice),
+                         void *row_ctx)
+{
+    struct bench *b = bench_of(ctx);
+    bool told = false;
+    for (uint32_t i = 0; b->watching && i < b->told_count; i++) told = told || span_has(&b->told[i], from);
+    if (b->watching) b->scans++;
+    if (b->watching && !told) b->untold++;
+    kit_scan(&b->k, from, to, row, row_ctx);
+}
+
+static void watched_block(void *ctx, uint64_t where, uint32_t bytes, char *out)
+{
+    struct bench *b = bench_of(ctx);
+    bool told = false;
+    for (uint32_t i = 0; b->watching && i < b->blocks_told_count; i++) told = told || b->blocks_told[i] == where;
+    if (b->watching) b->blocks++;
+    if (b->watching && !told) b->untold++;
+    kit_block(&b->k, where, bytes, out);
+}
+
+static void tell_range(void *ctx, struct slice from, struct slice to)
+{
+    struct bench *b = bench_of(ctx);
+    assert_true(b->told_count < TOLD_MAX && slice_compare(from, to) < 0);
+    assert_true(from.len <= ROW_KEY_BYTES_MAX && to.len <= ROW_KEY_BYTES_MAX);
+    struct span *s = &b->told[b->told_count++];
+    memcpy(s->from, from.at, s->from_len = from.len);
+    memcpy(s->to, to.at, s->to_len = to.len);
+}
+
+static void tell_block(void *ctx, uint64_t where, uint32_t bytes)
+{
+    struct bench *b = bench_of(ctx);
+    assert_true(b->blocks_told_count < TOLD_MAX && bytes > 0);
+    b->blocks_told[b->blocks_told_count++] = where;
+}
+
+/* As after a start: all that is at rest is in the store only. */
+static void rest(struct bench *b)
+{
+    struct engine_options o = {
+        .cold = {.ctx = b, .scan = watched_scan, .block = watched_block}, .budget = b->k.budget, .segment_shift = 16};
+    kit_cut(&b->k);
+    uint64_t applied = engine_applied_index(b->k.e);
+    engine_free(b->k.e);
+    b->k.e = engine_new(&o);
+    for (size_t i = 0; i < b->k.store.count; i++) {
+        struct slice key = buf_view(&b->k.store.rows[i].key);
+        if (slice_compare(key, slice_of(ENGINE_ROWS_LOADED_END)) >= 0) break;
+        assert_null(engine_load_row(b->k.e, key, buf_view(&b->k.store.rows[i].value)));
+    }
+    assert_null(engine_loaded(b->k.e, applied));
+}
+
+static void foresee(struct bench *b, struct slice commands)
+{
+    struct engine_foreseen f = {.ctx = b, .range = tell_range, .block = tell_block};
+    struct command c;
+    bool watching = b->watching;
+    b->watching = true; /* it reads nothing */
+    uint32_t before = b->scans + b->blocks;
+    while (command_next(&commands, &c)) engine_rows_foreseen(b->k.e, &c, &f);
+    assert_int_equal(b->scans + b->blocks, before);
+    b->watching = watching;
+}
+
+/* Foreseen, then done: nothing was read that was not told. */
+static void foreseen_do(struct bench *b, struct buf *command)
+{
+    b->told_count = b->blocks_told_count = b->scans = b->blocks = b->untold = 0;
+    foresee(b, buf_view(command));
+    b->watching = true;
+    kit_do(&b->k, command);
+    b->watching = false;
+    assert_int_equal(b->untold, 0);
+}
+
+static void push_one(struct buf *out, const char *queue, const char *lane, const char *id)
+{
+    struct push_writer w;
+    struct push_item item = {.flags = ITEM_TRANSACTION, .transaction = slice_of(id), .payload = slice_of("1")};
+    push_begin(&w, out, KIT_TENANT);
+    push_group_begin(&w, slice_of(queue), slice_of(lane), 1);
+    push_item_add(&w, &item);
+    push_group_end(&w);
+    push_end(&w);
+}
+
+static int setup(void **state)
+{
+    struct bench *b = calloc(1, sizeof *b);
+    char lane[16], id[16];
+    assert_non_null(b);
+    kit_open(&b->k);
+    for (int m = 0; m < LANE_MESSAGES; m++) {
+        for (int l = 0; l < LANES; l++) {
+            snprintf(lane, sizeof lane, "lane-%d", l);
+            snprintf(id, sizeof id, "m%d", m);
+            kit_push(&b->k, "q", lane, id);
+        }
+        kit_cut(&b->k);
+    }
+    *state = b;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct bench *b = *state;
+    kit_close(&b->k);
+    free(b);
+    return 0;
+}
+
+static void test_a_push_to_a_lane_at_rest(void **state)
+{
+    struct bench *b = *state;
+    struct buf c = {0};
+    rest(b);
+    push_one(&c, "q", "lane-7", "new");
+    foreseen_do(b, &c);
+    assert_true(b->scans > 0);
+    assert_true(b->told_count <= 2);
+    push_one(&c, "q", "lane-7", "newer");
+    foreseen_do(b, &c); /* it is in memory now */
+    assert_int_equal(b->scans, 0);
+    assert_int_equal(b->told_count, 0);
+}
+
+static void test_a_new_groups_first_pops(void **state)
+{
+    struct bench *b = *state;
+    rest(b);
+    uint32_t scans = 0;
+    for (uint32_t n = 0; n < LANES; n += 4) {
+        struct pop_command p = kit_pop_of("q", "new", n + 1);
+        struct buf c = {0};
+        p.partitions = 4;
+        pop_encode(&c, &p);
+        foreseen_do(b, &c);
+        assert_int_equal(b->k.result.pop.count, 4);
+        scans += b->scans;
+    }
+    assert_in_range(scans, LANES, 3 * LANES);
+}
+
+static void test_pops_of_lanes_that_are_ready(void **state)
+{
+    struct bench *b = *state;
+    struct pop_command p = kit_pop_of("q", "g", 1);
+    p.partitions = LANES;
+    p.batch = LANES; /* one of each lane */
+    struct buf c = {0};
+    pop_encode(&c, &p);
+    kit_do(&b->k, &c);
+    b->k.log_us += 3600 * INT64_C(1000000); /* the leases end: all are ready again */
+    rest(b);
+    for (uint32_t n = 0; n < 8; n++) {
+        p = kit_pop_of("q", "g", 100 + n);
+        pop_encode(&c, &p);
+        foreseen_do(b, &c);
+        assert_int_equal(b->k.result.pop.count, 1);
+    }
+}
+
+/* Pops of one entry, and of entries behind it, take one lane after the other. */
+static void test_pops_together_look_at_different_lanes(void **state)
+{
+    struct bench *b = *state;
+    struct pop_command p = kit_pop_of("q", "g", 1);
+    p.partitions = LANES;
+    p.batch = LANES;
+    struct buf c = {0};
+    pop_encode(&c, &p);
+    kit_do(&b->k, &c);
+    for (uint32_t l = 1; l <= LANES; l++) kit_ack(&b->k, "g", l, 1, "m0", ACK_COMPLETED);
+    rest(b);
+    for (uint32_t n = 0; n < 6; n++) {
+        p = kit_pop_of("q", "g", 200 + n);
+        pop_encode(&c, &p);
+    }
+    b->told_count = 0;
+    foresee(b, buf_view(&c));
+    assert_int_equal(b->told_count, 6);
+    for (uint32_t i = 1; i < b->told_count; i++) assert_memory_not_equal(b->told[i].from, b->told[0].from, b->told[0].from_len);
+    b->watching = true;
+    b->untold = 0;
+    kit_entry(&b->k, buf_view(&c), 6);
+    assert_int_equal(b->untold, 0);
+    buf_free(&c);
+}
+
+static void test_a_pinned_pop(void **state)
+{
+    struct bench *b = *state;
+    struct pop_command p = kit_pop_of("q", "g", 1);
+    struct buf c = {0};
+    kit_pop(&b->k, &p); /* the group is known */
+    rest(b);
+    p = kit_pop_of("q", "g", 2);
+    p.scope = POP_PARTITION;
+    p.partition = slice_of("lane-1");
+    pop_encode(&c, &p);
+    b->told_count = 0;
+    foresee(b, buf_view(&c));
+    assert_true(b->told_count > 0);
+    buf_free(&c);
+}
+
+static void test_acks_by_ids_that_no_index_has(void **state)
+{
+    struct bench *b = *state;
+    kit_pass(&b->k, 7200 * INT64_C(1000000));
+    kit_push(&b->k, "other", "x", "tick"); /* the ids of the first messages are past */
+    rest(b);
+    struct pop_command p = kit_pop_of("q", "late", 1);
+    p.batch = LANE_MESSAGES;
+    kit_pop(&b->k, &p);
+    uint32_t lane = b->k.result.pop.claims[0].partition;
+    struct buf c = {0};
+    struct ack_item item = {
+        .partition = lane, .status = ACK_COMPLETED, .fenced = 1, .lease = kit_lease(1), .transaction = slice_of("m1")};
+    size_t at = c.len;
+    ack_begin(&c, KIT_TENANT, slice_of("late"), 1);
+    ack_item_add(&c, &item);
+    ack_end(&c, at);
+    foreseen_do(b, &c);
+    assert_true(b->blocks > 0);
+    assert_int_equal(b->k.result.ack.items[0].verdict, ACK_OK);
+}
+
+static void kv_one(struct buf *out, struct kv_op op)
+{
+    size_t at = kv_begin(out, KIT_TENANT, 1);
+    op.name_space = slice_of("n");
+    kv_op_add(out, &op);
+    kv_end(out, at);
+}
+
+static void test_kv_values(void **state)
+{
+    struct bench *b = *state;
+    struct buf c = {0};
+    char key[8];
+    b->k.budget.kv_values = 1;
+    for (int i = 0; i < 20; i++) {
+        snprintf(key, sizeof key, "k%02d", i);
+        kv_one(&c, (struct kv_op){.kind = KV_PUT,
+                                  .key = slice_of(key),
+                                  .value = slice_of("\"a value that is worth a place of its own\"")});
+        kit_do(&b->k, &c);
+    }
+    rest(b);
+    kv_one(&c, (struct kv_op){.kind = KV_DELETE, .key = slice_of("k03")});
+    foreseen_do(b, &c);
+    assert_int_equal(b->scans, 1);
+    kv_one(&c,
+           (struct kv_op){.kind = KV_PUT, .flags = KV_EXPECT, .expect = 99, .key = slice_of("k04"), .value = slice_of("1")});
+    foreseen_do(b, &c);
+    assert_int_equal(b->scans, 1);
+    kv_one(&c, (struct kv_op){.kind = KV_PUT, .key = slice_of("k05"), .value = slice_of("1")});
+    foreseen_do(b, &c);
+    assert_int_equal(b->told_count, 0);
+    kv_one(&c, (struct kv_op){.kind = KV_GET_PREFIX, .limit = 10, .key = slice_of("k1"), .value = slice_of("")});
+    foreseen_do(b, &c);
+    assert_true(b->scans > 0);
+    assert_int_equal(b->told_count, 1);
+}
+
+static void test_trims(void **state)
+{
+    struct bench *b = *state;
+    struct buf c = {0};
+    struct trim_item items[] = {{.partition = 3, .start = 3}, {.partition = 9, .start = 5}};
+    rest(b);
+    trim_encode(&c, items, 2);
+    foreseen_do(b, &c);
+    assert_true(b->scans > 0);
+}
+
+static void test_a_command_tells_no_more_than_its_share(void **state)
+{
+    struct bench *b = *state;
+    struct push_writer w;
+    struct buf c = {0};
+    char lane[16];
+    for (int l = 0; l < 300; l++) {
+        snprintf(lane, sizeof lane, "wide-%d", l);
+        kit_push(&b->k, "wide", lane, "m");
+    }
+    rest(b);
+    push_begin(&w, &c, KIT_TENANT);
+    for (int l = 0; l < 300; l++) {
+        struct push_item item = {.payload = slice_of("1")};
+        snprintf(lane, sizeof lane, "wide-%d", l);
+        push_group_begin(&w, slice_of("wide"), slice_of(lane), 1);
+        push_item_add(&w, &item);
+        push_group_end(&w);
+    }
+    push_end(&w);
+    b->told_count = 0;
+    foresee(b, buf_view(&c));
+    assert_int_equal(b->told_count, FORESEEN_MAX);
+    buf_free(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_a_push_to_a_lane_at_rest, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_new_groups_first_pops, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_pops_of_lanes_that_are_ready, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_pops_together_look_at_different_lanes, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_pinned_pop, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_acks_by_ids_that_no_index_has, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_kv_values, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_trims, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_command_tells_no_more_than_its_share, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
