@@ -98,16 +98,24 @@ void broker_answer_held(struct call *c, uint64_t bytes)
     room_hold(c, bytes);
 }
 
-/* A batch larger than what there is room for goes when at most half is taken. */
+/* Large batches leave a quarter to small ones, which go past those that wait. One larger than what there is room for goes when at most
+ * half is taken. */
 static bool room_for(const struct broker *b, uint64_t bytes)
 {
     uint64_t now = atomic_load_explicit(&b->admission->answers, memory_order_relaxed), max = b->admission->answers_max;
-    return bytes < ANSWER_SMALL_BYTES || now + bytes <= max || (bytes > max / 2 && now <= max / 2);
+    if (bytes < ANSWER_SMALL_BYTES) return true;
+    if (bytes <= LARGE_BODY_BYTES) return now + bytes <= max;
+    return now + bytes <= max - max / 4 || (bytes > max / 2 && now <= max / 2);
 }
 
 bool room_is_full(const struct broker *b)
 {
     return atomic_load_explicit(&b->admission->answers, memory_order_relaxed) >= b->admission->answers_max;
+}
+
+bool admission_presses(const struct admission *a)
+{
+    return atomic_load_explicit(&a->answers, memory_order_relaxed) >= a->answers_max / 2;
 }
 
 /* At most: of a block only some messages may be delivered. It is told anew when the answer was made. */
@@ -128,7 +136,7 @@ bool room_take(struct broker *b, struct call *c)
 {
     if (!c->counts || c->remote != NULL) return true;
     uint64_t bytes = batch_bytes(c);
-    if (room_for(b, bytes) && (bytes < ANSWER_SMALL_BYTES || b->room.waiting.count == 0)) {
+    if (room_for(b, bytes) && (bytes <= LARGE_BODY_BYTES || b->room.waiting.count == 0)) {
         room_hold(c, bytes);
         return true;
     }

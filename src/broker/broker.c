@@ -644,6 +644,8 @@ void broker_metrics(struct broker *b, struct broker_metrics *out)
         .admitted_bytes = atomic_load_explicit(&b->admission->bodies, memory_order_relaxed),
         .answer_bytes = atomic_load_explicit(&b->admission->answers, memory_order_relaxed),
         .admit_refused_total = atomic_load_explicit(&b->admission->refused, memory_order_relaxed),
+        .cold_cache_bytes = b->cold.cache == NULL ? 0 : cold_cache_bytes(b->cold.cache),
+        .cold_read_bytes = b->cold.given_bytes,
         .parked = b->parked.count,
         .reads_waiting = b->watching.count,
         .ticks_total = b->ticks_total,

@@ -70,6 +70,7 @@ struct admission {
     atomic_uint_fast64_t bodies, answers, refused;
 };
 void admission_open(struct admission *a, const struct config *c);
+bool admission_presses(const struct admission *a); /* answers that are not taken have to go soon. Any thread */
 
 enum call_kind { CALL_WRITE, CALL_POP, CALL_READ };
 
@@ -239,6 +240,7 @@ struct broker_metrics {
     uint64_t log_index, commit_index, applied_index, durable_index, in_flight_entries, in_flight_bytes;
     uint64_t entries_total, commands_total, slow_commands_total;
     uint64_t admitted_bytes, answer_bytes, admit_refused_total; /* the node's */
+    uint64_t cold_cache_bytes, cold_read_bytes;
     uint64_t parked, reads_waiting, ticks_total;
     uint64_t timers_fired_total, timers_duplicate_total;
     uint64_t trimmed_lanes_total, trimmed_messages_total; /* by retention */

@@ -77,6 +77,7 @@ struct cold_job {
 
 /* ---- cold_read.c: any thread */
 struct cold_cache *cold_cache_new(uint64_t bytes_max);
+uint64_t cold_cache_bytes(struct cold_cache *c);
 void cold_cache_free(struct cold_cache *c); /* ranges that are referred to stay until they are dropped */
 void cold_cache_age(struct cold_cache *c, int64_t unused_since_us); /* forgets what was not used since then */
 /* The block, not checked, and a reference to its range; NULL: not there. Never waits for a read. */

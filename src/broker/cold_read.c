@@ -159,6 +159,14 @@ struct cold_cache *cold_cache_new(uint64_t bytes_max)
     return c;
 }
 
+uint64_t cold_cache_bytes(struct cold_cache *c)
+{
+    pthread_mutex_lock(&c->lock);
+    uint64_t bytes = c->bytes;
+    pthread_mutex_unlock(&c->lock);
+    return bytes;
+}
+
 void cold_cache_free(struct cold_cache *c)
 {
     cold_cache_age(c, INT64_MAX);

@@ -576,6 +576,11 @@ static bool cluster_open(struct node *n, int *exit_code, struct buf *error)
     return true;
 }
 
+const struct admission *node_admission(const struct node *n)
+{
+    return &n->admission;
+}
+
 struct node *node_open(const struct config *config, struct loop *main_loop, const struct node_owner *owner, int *exit_code,
                        struct buf *error)
 {

@@ -58,6 +58,7 @@ struct broker *node_of_tenant(const struct node *n, struct uuid tenant);
 bool node_alone(const struct node *n);
 uint64_t node_id(const struct node *n); /* 1 when nobody said */
 struct uuid node_cluster(const struct node *n);
+const struct admission *node_admission(const struct node *n);
 struct net *node_net(const struct node *n); /* NULL when alone */
 struct loop *node_loop(const struct node *n);
 

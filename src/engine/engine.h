@@ -515,6 +515,8 @@ struct tenant_rows {
 };
 void engine_tenant_rows(const struct engine *e, struct uuid tenant, struct tenant_rows *out);
 
+enum { ENGINE_RUN_BYTES = 40 };
+
 struct engine_stats {
     uint64_t kv_rows, kv_bytes, timers;
     uint64_t lock_rows;     /* permits: kv_rows of the locks' namespace, of all tenants */
@@ -557,8 +559,6 @@ uint64_t engine_revision(const struct engine *e);
 void engine_cut_stored(struct engine *e, uint64_t revision);
 /* About how many bytes stay in memory only because the store does not have them yet: changed rows, KV values in cuts under way. */
 uint64_t engine_unstored_bytes(const struct engine *e);
-/* All cuts up to the given applied index are stored (readable through engine_cold): what only waited for that may leave memory. */
-void engine_cut_stored(struct engine *e, uint64_t applied_index);
 
 /* Start: rows in key order, from the empty key to ENGINE_ROWS_LOADED_END (rows behind it stay cold), then loaded. NULL or the
  * reason why the row cannot be (damage). */

@@ -10,6 +10,8 @@
 enum { RUNS_KEPT = 32 };
 #define RUNS_BUDGET (UINT64_C(16) << 20)
 
+_Static_assert(sizeof(struct run) == ENGINE_RUN_BYTES, "the statistics count with it");
+
 static uint64_t runs_budget(const struct engine *e)
 {
     return e->options.budget.runs == 0 ? RUNS_BUDGET : e->options.budget.runs;

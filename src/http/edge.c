@@ -302,6 +302,19 @@ static void sweep_reading(struct edge *e, int64_t now_us)
     }
 }
 
+/* While memory for answers is short, who takes his slowly gets less time. */
+static void sweep_sending(struct edge *e, int64_t now_us)
+{
+    bool pressed = e->http->node != NULL && admission_presses(node_admission(e->http->node));
+    for (struct connection *next = NULL, *s = e->lists[LIST_SENDING].first; s != NULL; s = next) {
+        next = s->next;
+        int64_t by_us = s->send_by_us;
+        if (pressed && s->request != NULL)
+            by_us = s->since_us + EDGE_PRESSED_US + (int64_t)(s->request->out.len * 1000000 / EDGE_PRESSED_BYTES_S);
+        if (by_us < now_us) cut_slow(s);
+    }
+}
+
 /* After a crowd has left, its buffers go back to the system: the heap keeps them otherwise, 16 KiB a connection. */
 static void memory_trim(struct edge *e)
 {
@@ -320,10 +333,7 @@ static void sweep_fire(struct loop_timer *t)
     sweep_idle(e, now_us);
     sweep_reading(e, now_us);
     e->swept_us = now_us;
-    for (struct connection *next = NULL, *s = e->lists[LIST_SENDING].first; s != NULL; s = next) {
-        next = s->next;
-        if (s->send_by_us < now_us) cut_slow(s);
-    }
+    sweep_sending(e, now_us);
     drain_sweep(e, now_us, false);
     memory_trim(e);
     if (edge_connections(e) > 0) sweep_arm(e);

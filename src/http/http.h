@@ -30,6 +30,8 @@ enum {
     EDGE_READ_BYTES = 4096,
     EDGE_SEND_US = 30000000, /* an answer must be taken within this + its size at EDGE_SEND_BYTES_S */
     EDGE_SEND_BYTES_S = 32768,
+    EDGE_PRESSED_US = 5000000, /* the same while answers take more than half of their memory */
+    EDGE_PRESSED_BYTES_S = 1 << 20,
     EDGE_RUN_US = 20000, /* a call not answered by then is suspended in the daemon, its client's leaving watched */
     EDGE_ACCEPTS_A_TURN = 64,
     EDGE_DRAINS_MAX = 32, /* refused uploads whose rest is read and thrown away so that the refusal arrives */

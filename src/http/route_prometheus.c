@@ -259,8 +259,8 @@ static void numbers_add(struct broker_metrics *all, const struct broker_metrics 
         SUM(in_flight_bytes),
         SUM(entries_total),
         SUM(commands_total),
-        SUM(admitted_bytes),
-        SUM(admit_refused_total),
+        SUM(cold_cache_bytes),
+        SUM(cold_read_bytes),
         SUM(slow_commands_total),
         SUM(parked),
         SUM(reads_waiting),
@@ -288,6 +288,11 @@ static void numbers_add(struct broker_metrics *all, const struct broker_metrics 
         SUM(engine.retained_messages),
         SUM(engine.retained_bytes),
         SUM(engine.memory_bytes),
+        SUM(engine.lane_bytes),
+        SUM(engine.dedup_bytes),
+        SUM(engine.kv_value_bytes),
+        SUM(engine.unstored_bytes),
+        SUM(engine.runs_in_memory),
         SUM(engine.kv_rows),
         SUM(engine.kv_bytes),
         SUM(engine.lock_rows),
@@ -352,12 +357,44 @@ static void group_read(struct call *c, struct engine *e, struct engine_now now)
     if (p->at == p->own) queues_render(r, &c->answer, e, now);
 }
 
-static void groups_render(struct buf *out, struct group_numbers *g, struct slice queues)
+/* The shares of QUEEN_MEMORY_MAX and what is used of them. */
+static void memory_families(struct buf *out, const struct http *h, const struct broker_metrics *m)
+{
+    const struct memory_plan *p = &h->config->memory;
+    uint32_t connections = 0;
+    for (uint32_t i = 0; i < h->edge_count; i++) connections += edge_connections(h->edges[i]);
+    const struct {
+        const char *labels;
+        uint64_t bound, used;
+    } shares[] = {
+        {"{share=\"connections\"}", p->connections, (uint64_t)connections * MEMORY_CONNECTION_BYTES},
+        {"{share=\"bodies\"}", p->bodies, m->admitted_bytes * MEMORY_BODY_COPIES},
+        {"{share=\"answers\"}", p->answers, m->answer_bytes},
+        {"{share=\"log\"}", p->log, m->log.cache_bytes},
+        {"{share=\"cold_cache\"}", p->cold_cache, m->cold_cache_bytes},
+        {"{share=\"cold_reads\"}", p->cold_reads, m->cold_read_bytes},
+        {"{share=\"store\"}", p->store, m->store_memory},
+        {"{share=\"unstored\"}", p->unstored, m->engine.unstored_bytes},
+        {"{share=\"runs\"}", p->runs, m->engine.runs_in_memory * ENGINE_RUN_BYTES},
+        {"{share=\"lanes\"}", p->lanes, m->engine.lane_bytes},
+        {"{share=\"dedup\"}", p->dedup, m->engine.dedup_bytes},
+        {"{share=\"kv_values\"}", p->kv_values, m->engine.kv_value_bytes},
+    };
+    const size_t count = sizeof shares / sizeof shares[0];
+    single(out, "queen_memory_max_bytes", "gauge", "QUEEN_MEMORY_MAX.", p->total);
+    family(out, "queen_memory_share_bytes", "gauge", "How it is divided; 0 = that share has no bound.");
+    for (size_t i = 0; i < count; i++) value(out, "queen_memory_share_bytes", shares[i].labels, shares[i].bound);
+    family(out, "queen_memory_share_used_bytes", "gauge", "What is used of each share (estimates).");
+    for (size_t i = 0; i < count; i++) value(out, "queen_memory_share_used_bytes", shares[i].labels, shares[i].used);
+}
+
+static void groups_render(struct buf *out, const struct http *h, struct group_numbers *g, struct slice queues)
 {
     g->all = g->at[0];
     for (uint32_t i = 1; i < g->count; i++) numbers_add(&g->all, &g->at[i]);
     raft_families(out, g);
     storage_families(out, g);
+    memory_families(out, h, &g->all);
     step_states(out, &g->all);
     buf_slice(out, queues);
 }
@@ -537,7 +574,7 @@ static void group_after(struct request *r)
         group_ask(r);
         return;
     }
-    if (good) groups_render(&r->out, p->numbers, buf_view(&r->command));
+    if (good) groups_render(&r->out, r->http, p->numbers, buf_view(&r->command));
     prometheus_end(r);
 }
 
