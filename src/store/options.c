@@ -76,6 +76,7 @@ rocksdb_options_t *options_new(const struct store_options *o, rocksdb_cache_t **
     rocksdb_options_set_max_manifest_file_size(options, MANIFEST_BYTES);
     rocksdb_options_set_skip_stats_update_on_db_open(options, 1);
     rocksdb_options_set_compression(options, rocksdb_lz4_compression);
+    rocksdb_options_set_prefix_extractor(options, rocksdb_slicetransform_create_fixed_prefix(STORE_PREFIX_BYTES));
     compaction_set(options);
     quiet_set(options);
     table_set(options, *cache);

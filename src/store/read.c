@@ -28,10 +28,25 @@ static rocksdb_readoptions_t *read_options_new(bool fill_cache)
     return r;
 }
 
+/* Do all keys of the range begin with the same STORE_PREFIX_BYTES? */
+static bool one_prefix(struct slice from, struct slice to)
+{
+    char next[STORE_PREFIX_BYTES];
+    if (from.len < sizeof next || to.len < sizeof next) return false;
+    if (memcmp(from.at, to.at, sizeof next) == 0) return true;
+    memcpy(next, from.at, sizeof next);
+    for (size_t i = sizeof next; i-- > 0 && ++next[i] == 0;) continue;
+    return to.len == sizeof next && memcmp(next, to.at, sizeof next) == 0;
+}
+
+/* Of one prefix: the files' filters tell which have any of it. */
 static char *rows_scan(struct store *s, bool fill_cache, struct slice from, struct slice to, size_t readahead_bytes,
                        bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx)
 {
+    bool one = one_prefix(from, to);
     rocksdb_readoptions_t *r = read_options_new(fill_cache);
+    rocksdb_readoptions_set_total_order_seek(r, !one);
+    rocksdb_readoptions_set_prefix_same_as_start(r, one);
     if (to.len > 0) rocksdb_readoptions_set_iterate_upper_bound(r, to.at, to.len);
     if (readahead_bytes > 0) rocksdb_readoptions_set_readahead_size(r, readahead_bytes);
     rocksdb_iterator_t *it = rocksdb_create_iterator(store_rocksdb(s), r);

@@ -28,6 +28,9 @@ struct store_batch {
     void (*checkpoint_done)(void *ctx, struct store_mark mark, const char *error);
 };
 
+/* Kind and two numbers: a lane with its cursors, a lane's runs. Filters know which a file has, so that reading one looks into few files. */
+enum { STORE_PREFIX_BYTES = 9 };
+
 enum { STORE_FORMAT = 1, STORE_KIND_OWN = 0, MARK_BYTES = 24 };
 
 struct slice store_mark_key(void);
