@@ -294,6 +294,7 @@ static bool replica_start(struct broker *b, const struct store_mark *mark, int *
         .loop = b->loop,
         .segment_bytes = b->config.segment_bytes,
         .cache_bytes_max = b->config.cache_bytes,
+        .unsynced_bytes_max = b->config.memory.log_unsynced,
         .cache_age_us = CACHE_AGE_US,
         .applied_index = mark->index,
         .applied_term = mark->term,

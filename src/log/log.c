@@ -30,12 +30,12 @@ static bool fits_now(const struct log *l, uint64_t need)
 /* Waits while too much is not durable yet. */
 static void writer_wait(struct log *l)
 {
+    uint64_t most = l->o.unsynced_bytes_max == 0 ? LOG_UNSYNCED_BYTES_MAX : l->o.unsynced_bytes_max;
     uint64_t end = atomic_load_explicit(&l->end_pos, memory_order_relaxed);
-    if (end - atomic_load_explicit(&l->synced_pos, memory_order_relaxed) <= LOG_UNSYNCED_BYTES_MAX) return;
+    if (end - atomic_load_explicit(&l->synced_pos, memory_order_relaxed) <= most) return;
     log_flush(l);
     pthread_mutex_lock(&l->state_lock);
-    while (!l->failed && end - atomic_load(&l->synced_pos) > LOG_UNSYNCED_BYTES_MAX)
-        pthread_cond_wait(&l->state_cond, &l->state_lock);
+    while (!l->failed && end - atomic_load(&l->synced_pos) > most) pthread_cond_wait(&l->state_cond, &l->state_lock);
     pthread_mutex_unlock(&l->state_lock);
 }
 

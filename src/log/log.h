@@ -35,12 +35,13 @@ struct log_record {
 };
 
 struct log_options {
-    const char *dir;          /* DATA/log: created when missing */
-    uint64_t segment_bytes;   /* power of two, 1 MiB .. 1 GiB; fixed when the log is created */
-    uint64_t cache_bytes_max; /* memory images kept beyond the one being written (soft limit: pinned ones stay) */
-    int64_t cache_age_us;     /* images not used for so long leave memory (log_idle) */
-    uint64_t first_index;     /* records with a lower index are not reported */
-    uint64_t first_pos;       /* no wanted record is before this position: where the scan begins (0 = the oldest file) */
+    const char *dir;             /* DATA/log: created when missing */
+    uint64_t segment_bytes;      /* power of two, 1 MiB .. 1 GiB; fixed when the log is created */
+    uint64_t cache_bytes_max;    /* memory images kept beyond the one being written (soft limit: pinned ones stay) */
+    uint64_t unsynced_bytes_max; /* above, log_reserve waits for the disk thread; 0 = 64 MiB */
+    int64_t cache_age_us;        /* images not used for so long leave memory (log_idle) */
+    uint64_t first_index;        /* records with a lower index are not reported */
+    uint64_t first_pos;          /* no wanted record is before this position: where the scan begins (0 = the oldest file) */
     bool
         sparse; /* segments are trimmed in any order: the scan begins behind the last one that is missing, and no trimmed file is
                                  kept for later segments */
@@ -58,7 +59,7 @@ void log_close(struct log *l);
 
 /* Contiguous memory for the next record's body, at most 256 MiB. Never NULL. A generous bytes_max costs nothing: only what is
  * appended takes space. Reserving again without log_append forgets the last reservation. Waits for the disk thread only while
- * more than 64 MiB are not durable, and not after a failure. */
+ * more than unsynced_bytes_max are not durable, and not after a failure. */
 char *log_reserve(struct log *l, size_t bytes_max);
 /* Seals the reserved body (bytes <= reserved) as a record. Returns its body's position. index may repeat or go back: that cuts. */
 uint64_t log_append(struct log *l, uint64_t index, uint64_t term, uint8_t type, size_t bytes);

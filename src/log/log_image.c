@@ -56,10 +56,12 @@ static void image_unmap(struct image *i)
     free(i);
 }
 
-/* image_lock held. Blocks of the usual size are kept for reuse: their pages are already there. */
+/* image_lock held. Blocks of the usual size are kept for reuse, one, or more while the cache has room. */
 static void image_release(struct log *l, struct image *i)
 {
-    if (i->mem_bytes != l->block_bytes + LOG_PAGE || l->free_count >= LOG_FREE_IMAGES_MAX) {
+    uint64_t kept = l->image_bytes + (l->free_count + 1) * i->mem_bytes;
+    bool full = l->free_count >= LOG_FREE_IMAGES_MAX || (l->free_count > 0 && kept > l->o.cache_bytes_max);
+    if (i->mem_bytes != l->block_bytes + LOG_PAGE || full) {
         image_unmap(i);
         return;
     }

@@ -41,7 +41,7 @@ enum {
     LOG_BLOCK_BYTES_MAX = 8 << 20,
     LOG_BODY_BYTES_MAX = 256 << 20,    /* one record; asserted */
     LOG_TAKE_BYTES_MAX = 32 << 20,     /* one write and sync, unless one record is larger */
-    LOG_UNSYNCED_BYTES_MAX = 64 << 20, /* above: log_reserve waits for the disk thread */
+    LOG_UNSYNCED_BYTES_MAX = 64 << 20, /* unless the options say another bound */
     LOG_MARKS_MAX = 256,               /* flush points not yet synced; more are merged */
     LOG_MARK_BYTES = 1 << 20,          /* flushes closer together than this share a mark */
     LOG_FIRST_ZERO_BYTES = 1 << 20,    /* zeroed before a new file gets its name */

@@ -82,6 +82,7 @@ static enum log_status log_start(struct replica *r, struct buf *error)
         .dir = r->log_dir,
         .segment_bytes = r->o.segment_bytes,
         .cache_bytes_max = r->o.cache_bytes_max,
+        .unsynced_bytes_max = r->o.unsynced_bytes_max,
         .cache_age_us = r->o.cache_age_us,
         /* With the last applied entry itself: it shows that log and store belong together. */
         .first_index = r->o.keep_bytes > 0 ? 1 : r->o.applied_index,

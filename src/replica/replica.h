@@ -36,7 +36,7 @@ enum replica_role { REPLICA_STARTING, REPLICA_FOLLOWER, REPLICA_CANDIDATE, REPLI
 struct replica_options {
     const char *dir; /* DATA */
     struct loop *loop;
-    uint64_t segment_bytes, cache_bytes_max;
+    uint64_t segment_bytes, cache_bytes_max, unsynced_bytes_max;
     int64_t cache_age_us;
     uint64_t node_id; /* 0: whatever the directory says, 1 in a new one. A directory of another node is refused */
     /* The first configuration of a new directory. No members and not `join`: this node alone. With `join` a new node has none: it
