@@ -56,6 +56,25 @@ static int replay_measure(struct bench *b)
     return BENCH_REFUSED;
 }
 
+/* What the broker's group waited for by itself. */
+static int waits_report(struct bench *b)
+{
+    static const struct {
+        const char *family, *name;
+    } numbers[] = {
+        {"queen_cold_row_reads_total{during=\"entry\"} ", "rows_waited_for"},
+        {"queen_cold_row_read_seconds_total{during=\"entry\"} ", "rows_waited_s"},
+        {"queen_cold_block_reads_total ", "blocks_waited_for"},
+        {"queen_cold_foreseen_total{outcome=\"read\"} ", "foreseen"},
+    };
+    int rc = bench_call(b, "GET", "/metrics/prometheus", NULL, 200);
+    for (size_t i = 0; rc == BENCH_OK && i < sizeof numbers / sizeof numbers[0]; i++) {
+        const char *at = memmem(b->client.body.at, b->client.body.len, numbers[i].family, strlen(numbers[i].family));
+        if (at != NULL) report_number(&b->report, numbers[i].name, strtod(at + strlen(numbers[i].family), NULL), 3);
+    }
+    return rc;
+}
+
 static int replay_fill(struct bench *b, struct proc_broker *broker)
 {
     struct bench_options *o = &b->options;
@@ -84,6 +103,7 @@ int bench_replay(struct bench *b)
     report_number(&b->report, "ready_s", ready_ms / 1e3, 2);
     b->pid = broker.pid;
     rc = replay_measure(b);
+    if (rc == BENCH_OK) rc = waits_report(b);
     proc_broker_stop(&broker, STOP_LIMIT_S);
     return rc;
 }

@@ -162,6 +162,11 @@ void dedup_add(struct dedup *d, struct dedup_key k, uint64_t offset, int64_t cre
     buf_put(&s->added, &r, sizeof r);
 }
 
+uint64_t dedup_rows_read(const struct dedup *d)
+{
+    return d->rows_read;
+}
+
 void dedup_foreseen(const struct dedup *d, struct dedup_key k, int64_t since_ms,
                     void (*range)(void *ctx, struct slice from, struct slice to), void *ctx)
 {

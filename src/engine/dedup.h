@@ -71,6 +71,7 @@ bool dedup_find(struct dedup *d, struct dedup_key k, uint64_t from, uint64_t to,
 /* The push's question: the lowest occurrence in the window, or else any at or after `first` (an earlier item of the same entry). */
 bool dedup_seen(struct dedup *d, struct dedup_key k, uint64_t first, uint64_t to, int64_t since_ms, int64_t now_ms,
                 struct dedup_hit *out);
+uint64_t dedup_rows_read(const struct dedup *d); /* so many times a look-up asked the store */
 /* The stored rows that a look-up of this key will read. */
 void dedup_foreseen(const struct dedup *d, struct dedup_key k, int64_t since_ms,
                     void (*range)(void *ctx, struct slice from, struct slice to), void *ctx);

@@ -101,6 +101,7 @@ static struct slice rows_read(struct dedup *d, const struct row_key *key, uint8_
     struct dedup_cache_entry *e = &d->cache[hash64(row_key_view(key), 0) % d->cache_count];
     bool known = e->used && e->parts == parts && slice_equal(row_key_view(&e->key), row_key_view(key));
     if (!known) {
+        d->rows_read++;
         struct row_key to = *key;
         struct reading r = {.out = &d->read, .parts = parts};
         buf_clear(&d->read);

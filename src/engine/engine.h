@@ -324,7 +324,7 @@ void engine_visits_over(struct engine *e);
 /* What this command, or a read of its kind, will read because it left memory. For who warms it on other threads while the entry that holds
  * the command is on its way to the disk. A guess: what is left out is read when it is wanted. Reads nothing by itself; about as
  * much work as finding what the command names. At most FORESEEN_MAX of a command. */
-enum { FORESEEN_MAX = 256 };
+enum { FORESEEN_MAX = 1024 };
 struct engine_foreseen {
     void *ctx;
     /* Rows: the first of [from, to) on, as many as lie together. The slices live until it returns. */
@@ -526,7 +526,7 @@ struct engine_stats {
     uint64_t log_live_bytes, archive_live_bytes;                       /* payloads at home there */
     uint64_t memory_bytes;                                             /* estimate of the engine's tables */
     uint64_t lanes_in_memory, lane_bytes, dedup_bytes, kv_value_bytes; /* what of the budgets is used */
-    uint64_t unstored_bytes; /* engine_unstored_bytes */
+    uint64_t unstored_bytes;                                           /* engine_unstored_bytes */
 };
 void engine_stats(const struct engine *e, struct engine_stats *out);
 

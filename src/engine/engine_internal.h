@@ -335,6 +335,7 @@ struct engine {
     /* foresee.c: so many of this group's ready cursors are spoken for, by pops that come after this entry */
     uint64_t foreseen_index;
     uint32_t foreseen_group, foreseen_count;
+    uint64_t foreseen_ids_read, foreseen_ids_until; /* as long as look-ups of ids ask the store, they are foreseen */
     /* of the command being applied */
     int64_t log_us, wall_us;
     const struct engine_sink *sink;

@@ -244,12 +244,44 @@ static void pop_foresee(struct foresight *s, const struct command *c)
     }
 }
 
+/* Ids of old messages are looked up in the store. Asking for each whether it is such a one costs as much as the look-up in memory, so it is
+ * done only for some entries after one that had such ids. */
+static bool ids_are_old(struct engine *e)
+{
+    enum { ENTRIES = 64 };
+    uint64_t read = dedup_rows_read(e->dedup);
+    if (read != e->foreseen_ids_read) e->foreseen_ids_until = e->applied_index + ENTRIES;
+    e->foreseen_ids_read = read;
+    return e->applied_index < e->foreseen_ids_until;
+}
+
+static void id_tell(void *ctx, struct slice from, struct slice to)
+{
+    range_tell(ctx, from, to);
+}
+
+static void ids_pushed_foresee(struct foresight *s, const struct queue *q, const struct partition *p,
+                               const struct push_group *g)
+{
+    struct push_item item;
+    int64_t window_ms = queue_dedup_window_ms(q), now_ms = s->e->last_head.wall_us / 1000;
+    for (uint32_t i = 0; window_ms > 0 && i < g->item_count && s->left > 0; i++) {
+        push_group_item(g, i, &item);
+        if (!(item.flags & ITEM_TRANSACTION)) continue;
+        dedup_foreseen(s->e->dedup, dedup_key(s->e->seed, p->number, item.transaction), now_ms - window_ms, id_tell, s);
+    }
+}
+
 static void push_foresee(struct foresight *s, const struct command *c)
 {
     struct push_command push;
     struct push_group g;
     if (!push_decode(c, &push)) return;
-    while (push_group_next(&push.groups, &g)) name_foresee(s, queue_find(s->e, push.tenant, g.queue), g.partition);
+    while (push_group_next(&push.groups, &g)) {
+        const struct queue *q = queue_find(s->e, push.tenant, g.queue);
+        const struct partition *p = name_foresee(s, q, g.partition);
+        if (p != NULL && ids_are_old(s->e)) ids_pushed_foresee(s, q, p, &g);
+    }
 }
 
 /* Ids that are in no index any more are looked up in the messages themselves: those that are leased. */
@@ -264,20 +296,28 @@ static void lease_foresee(struct foresight *s, const struct queue *q, const stru
     }
 }
 
+static void lane_ack_foresee(struct foresight *s, const struct ack_command *ack, uint32_t lane)
+{
+    const struct partition *p = lane_foresee(s, lane);
+    const struct queue *q = p == NULL ? NULL : queue_at(s->e, p->queue);
+    const struct group *g = q == NULL ? NULL : group_find(s->e, q, ack->group);
+    uint32_t at = g == NULL ? 0 : cursor_find(s->e, p, g->number);
+    if (at != 0 && cursor_at(s->e, at)->lease != 0) lease_foresee(s, q, p, lease_at(s->e, cursor_at(s->e, at)->lease));
+}
+
 static void ack_foresee(struct foresight *s, const struct command *c)
 {
     struct ack_command ack;
     struct ack_item item;
     uint64_t before = 0;
+    bool ids = ids_are_old(s->e);
     if (!ack_decode(c, &ack)) return;
-    for (struct slice rest = ack.items; ack_item_next(&rest, &item);) {
-        if (item.partition == before || item.partition > UINT32_MAX) continue;
-        before = item.partition;
-        const struct partition *p = lane_foresee(s, (uint32_t)item.partition);
-        const struct queue *q = p == NULL ? NULL : queue_at(s->e, p->queue);
-        const struct group *g = q == NULL ? NULL : group_find(s->e, q, ack.group);
-        uint32_t at = g == NULL ? 0 : cursor_find(s->e, p, g->number);
-        if (at != 0 && cursor_at(s->e, at)->lease != 0) lease_foresee(s, q, p, lease_at(s->e, cursor_at(s->e, at)->lease));
+    for (struct slice rest = ack.items; s->left > 0 && ack_item_next(&rest, &item);) {
+        if (item.partition > UINT32_MAX) continue;
+        uint32_t lane = (uint32_t)item.partition;
+        if (lane != before) lane_ack_foresee(s, &ack, lane);
+        before = lane;
+        if (ids) dedup_foreseen(s->e->dedup, dedup_key(s->e->seed, lane, item.transaction), INT64_MIN, id_tell, s);
     }
 }
 

@@ -314,13 +314,13 @@ static void test_a_command_tells_no_more_than_its_share(void **state)
     struct push_writer w;
     struct buf c = {0};
     char lane[16];
-    for (int l = 0; l < 300; l++) {
+    for (int l = 0; l < FORESEEN_MAX + 50; l++) {
         snprintf(lane, sizeof lane, "wide-%d", l);
         kit_push(&b->k, "wide", lane, "m");
     }
     rest(b);
     push_begin(&w, &c, KIT_TENANT);
-    for (int l = 0; l < 300; l++) {
+    for (int l = 0; l < FORESEEN_MAX + 50; l++) {
         struct push_item item = {.payload = slice_of("1")};
         snprintf(lane, sizeof lane, "wide-%d", l);
         push_group_begin(&w, slice_of("wide"), slice_of(lane), 1);
