@@ -85,7 +85,8 @@ static void alone_open(struct sim_node *n, struct host *h)
 
 static void cluster_open(struct sim_node *n, struct host *h)
 {
-    h->node = node_open(&h->config, n->loop, again, n, &h->exit_code, &h->error);
+    struct node_owner owner = {.ctx = n, .again = again};
+    h->node = node_open(&h->config, n->loop, &owner, &h->exit_code, &h->error);
     if (h->node != NULL) n->broker = node_group(h->node, 0);
 }
 

@@ -462,6 +462,11 @@ enum store_status store_find(struct store *s, struct slice from, struct slice to
     return store_scan(s, from, to, row, ctx, error);
 }
 
+enum store_status store_sweep(struct store *s, const struct store_sweep *o, struct buf *error)
+{
+    return store_scan(s, o->from, o->to, o->row, o->ctx, error);
+}
+
 /* What is here is in memory anyway. */
 void store_warm(struct store *s, struct slice from, struct slice to, size_t bytes)
 {
