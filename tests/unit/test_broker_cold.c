@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 
 #include "test_broker_rig.h"
 
@@ -453,6 +455,69 @@ static void test_reads_under_way_are_bounded(void **state)
     }
 }
 
+/* ---- the readers -------------------------------------------------------------------------------------------------- */
+
+struct held_job {
+    struct cold_job job;
+    struct held *held;
+    pthread_mutex_t *gate; /* NULL: does not wait */
+    uint32_t turn;         /* the how-many-th that began */
+};
+
+struct held {
+    struct loop *loop;
+    pthread_mutex_t gates[COLD_THREADS_MAX];
+    atomic_uint begun;
+    uint32_t left;
+};
+
+static void held_run(struct cold_job *j)
+{
+    struct held_job *h = outer(j, struct held_job, job);
+    h->turn = atomic_fetch_add(&h->held->begun, 1) + 1;
+    if (h->gate == NULL) return;
+    pthread_mutex_lock(h->gate);
+    pthread_mutex_unlock(h->gate);
+}
+
+static void held_back(struct loop_task *t)
+{
+    struct held *h = outer(t, struct held_job, job.task)->held;
+    if (--h->left == 0) loop_stop(h->loop);
+    if (h->left == COLD_THREADS_MAX - 1) {
+        for (int i = 1; i < COLD_THREADS_MAX; i++) pthread_mutex_unlock(&h->gates[i]);
+    }
+}
+
+/* All threads are at work, and then one goes on: of what waits the urgent ones go first, in order. */
+static void test_urgent_jobs_go_first(void **state)
+{
+    enum { WAITING = 5, JOBS = COLD_THREADS_MAX + WAITING };
+    static const bool urgent[WAITING] = {false, true, false, true, true};
+    static const uint32_t turns[WAITING] = {4, 1, 5, 2, 3};
+    (void)state;
+    struct held h = {.loop = loop_new(), .left = JOBS};
+    struct cold_reader *reader = cold_reader_new(h.loop);
+    struct held_job jobs[JOBS] = {0};
+    for (int i = 0; i < COLD_THREADS_MAX; i++) {
+        pthread_mutex_init(&h.gates[i], NULL);
+        pthread_mutex_lock(&h.gates[i]);
+    }
+    for (uint32_t i = 0; i < JOBS; i++) {
+        bool busy = i < COLD_THREADS_MAX;
+        jobs[i] = (struct held_job){.held = &h, .gate = busy ? &h.gates[i] : NULL};
+        jobs[i].job =
+            (struct cold_job){.task.run = held_back, .run = held_run, .urgent = !busy && urgent[i - COLD_THREADS_MAX]};
+        cold_reader_submit(reader, &jobs[i].job);
+        while (busy && atomic_load(&h.begun) <= i) usleep(100);
+    }
+    pthread_mutex_unlock(&h.gates[0]);
+    loop_run(h.loop);
+    for (uint32_t i = 0; i < WAITING; i++) assert_int_equal(jobs[COLD_THREADS_MAX + i].turn, COLD_THREADS_MAX + turns[i]);
+    cold_reader_free(reader);
+    loop_free(h.loop);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -473,6 +538,7 @@ int main(void)
         with_cold(test_a_broker_closes_while_it_reads),
         with_cold(test_the_log_keeps_what_is_being_read),
         with_cold(test_reads_under_way_are_bounded),
+        cmocka_unit_test(test_urgent_jobs_go_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
