@@ -97,9 +97,10 @@ void calls_go_home(struct broker *b)
 
 void damage_say(struct broker *b, uint64_t where, uint32_t bytes, const char *what)
 {
-    if (!logger_every(&b->damage_said_us, 1000000)) return;
     char text[PLACE_TEXT_BYTES];
     place_text(where, b->config.segment_bytes, text);
+    broker_damaged(b, text, false);
+    if (!logger_every(&b->damage_said_us, 1000000)) return;
     log_error("the payload in %s/%s (%u bytes) cannot be delivered: %s", b->config.dir, text, bytes, what);
 }
 

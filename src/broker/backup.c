@@ -228,7 +228,7 @@ static void groups_begin(struct loop_task *t)
         struct backup_group *g = &b->groups[i];
         struct broker *broker = node_group(b->node, i);
         if (broker == NULL) {
-            group_over(g, "this node waits to be added to its cluster");
+            group_over(g, "this node waits to be added to its cluster, or is under repair");
             call_over(b);
             continue;
         }

@@ -20,10 +20,20 @@
 #include "broker/broker_internal.h"
 #include "broker/dir.h"
 
+void broker_damaged(struct broker *b, const char *what, bool ends)
+{
+    if (b->place.damaged != NULL) b->place.damaged(b->place.ctx, what, ends);
+}
+
 static void part_failed(void *ctx, const char *what)
 {
-    (void)ctx;
+    if (strstr(what, "Corruption") != NULL) broker_damaged(ctx, what, true); /* RocksDB's word for it */
     broker_die(3, "%s", what);
+}
+
+static void entry_damaged(void *ctx, const char *what)
+{
+    broker_damaged(ctx, what, false);
 }
 
 /* ---- cold reads of the engine ------------------------------------------------------------------------------------- */
@@ -44,7 +54,9 @@ static void cold_scan(void *ctx, struct slice from, struct slice to, bool (*row)
         wait_count(b->executing ? &b->entry_rows : &b->call_rows, began_us);
         return;
     }
-    broker_die(3, "a stored row cannot be read: %.*s", (int)error.len, error.at);
+    buf_byte(&error, '\0');
+    broker_damaged(b, error.at, true);
+    broker_die(3, "a stored row cannot be read: %s", error.at);
 }
 
 /* From memory: the log's, or a range read lately. */
@@ -74,6 +86,7 @@ static void cold_block(void *ctx, uint64_t where, uint32_t bytes, char *out)
     if (good) return;
     char text[PLACE_TEXT_BYTES];
     place_text(where, b->config.segment_bytes, text);
+    broker_damaged(b, text, true);
     broker_die(3, "the message in %s/%s (%u bytes) that a command needs cannot be read", b->config.dir, text, bytes);
 }
 
@@ -122,6 +135,11 @@ static bool row_load_pulse(void *ctx, uint64_t done, uint64_t whole)
     return true;
 }
 
+static void damage_note(struct broker *b, bool damaged)
+{
+    if (b->place.is_damaged != NULL) *b->place.is_damaged = damaged;
+}
+
 static bool state_load(struct broker *b, const struct store_mark *mark, int *exit_code, struct buf *error)
 {
     struct row_load l = {.b = b, .began_us = clock_mono_us()};
@@ -130,9 +148,11 @@ static bool state_load(struct broker *b, const struct store_mark *mark, int *exi
         .from = slice_of("\1"), .to = slice_of(ENGINE_ROWS_LOADED_END), .ctx = &l, .row = row_load, .pulse = row_load_pulse};
     enum store_status s = store_sweep(b->store, &sweep, error);
     *exit_code = s == STORE_IO ? 3 : 2;
+    damage_note(b, s == STORE_DAMAGED);
     if (s != STORE_OK) return false;
     if (l.reason == NULL) l.reason = engine_loaded(b->engine, mark->index);
     if (l.reason != NULL) {
+        damage_note(b, true);
         buf_printf(error, "%s/store: a stored row is not valid: %s", b->config.dir, l.reason);
         return false;
     }
@@ -151,6 +171,7 @@ static bool segments_check(struct broker *b, struct buf *error)
         uint64_t live = engine_segment_live(b->engine, at * bytes);
         uint64_t first = at * bytes, last = first + bytes < end ? first + bytes : end;
         if (live == 0 || log_covers(log, first, last)) continue;
+        damage_note(b, true);
         buf_printf(error,
                    "%s/log/%016llx.seg: the segment file is missing, but %llu bytes of messages in it are still wanted. Put it "
                    "back from a backup",
@@ -258,6 +279,18 @@ static uint64_t snapshot_archive_end(void *ctx)
     return reclaim_archive_end(ctx);
 }
 
+/* What follows the last command in the log (entries of raft's own) is in no stored state until another command is applied. */
+static bool snapshot_reach(void *ctx, uint64_t index)
+{
+    struct broker *b = ctx;
+    if (engine_applied_index(b->engine) >= index) return keeper_cut(b);
+    if (b->leading && !b->stopping && replica_applied_index(b->replica) >= index) {
+        internal_tick(b);
+        inbox_kick(b);
+    }
+    return false;
+}
+
 static void net_begin(struct broker *b)
 {
     if (b->place.net == NULL) return;
@@ -270,7 +303,8 @@ static void net_begin(struct broker *b)
                                   .ctx = b,
                                   .send = snapshot_send,
                                   .archive_end = snapshot_archive_end,
-                                  .fetched = snapshot_fetched};
+                                  .fetched = snapshot_fetched,
+                                  .reach = snapshot_reach};
     b->snapshots = snapshots_new(&o);
     struct net_channel c = {.ctx = b, .loop = b->loop, .frame = frame_came, .link = link_changed, .receiving = frame_coming};
     net_attach(b->place.net, (uint16_t)b->place.group, &c);
@@ -315,12 +349,14 @@ static bool replica_start(struct broker *b, const struct store_mark *mark, int *
         .send = b->place.net != NULL ? replica_send : NULL,
         .leader = b->place.net != NULL ? leader_changed : NULL,
         .snapshot_wanted = b->place.net != NULL ? snapshot_wanted : NULL,
+        .damaged = entry_damaged,
         .failed = part_failed,
     };
     enum log_status s = replica_open(&b->replica, &o, error);
     if (s == LOG_OK) b->places.log = replica_log(b->replica);
     if (s == LOG_OK) return true;
     *exit_code = s == LOG_IO ? 3 : 2;
+    damage_note(b, s == LOG_DAMAGED);
     return false;
 }
 
@@ -337,6 +373,7 @@ static bool store_start(struct broker *b, struct store_mark *mark, int *exit_cod
     enum store_status s = store_open(&b->store, &o, mark, error);
     if (s == STORE_OK) return true;
     *exit_code = s == STORE_IO ? 3 : 2;
+    damage_note(b, s == STORE_DAMAGED);
     return false;
 }
 

@@ -161,6 +161,9 @@ struct call {
 };
 
 /* The group's place among the nodes. */
+/* Kinds of frames in a group's channel. */
+enum { FRAME_REPLICA = 1, FRAME_CALLS = 2, FRAME_SNAPSHOT = 3 };
+
 struct broker_place {
     const char *dir; /* of the group */
     uint32_t group;
@@ -175,6 +178,9 @@ struct broker_place {
     void (*again)(void *ctx); /* any thread: a state was fetched, the process must start anew */
     /* Inside broker_open, while rows are loaded, every few milliseconds: how many so far, and how far that is, about. May be NULL. */
     void (*loading)(void *ctx, uint64_t rows, uint32_t per_mille);
+    /* Any thread: something stored here cannot be read, or fails its checks. `what` names it; `ends`: the process ends for it. May be NULL. */
+    void (*damaged)(void *ctx, const char *what, bool ends);
+    bool *is_damaged; /* may be NULL. broker_open failed (exit code 2) since what is stored fails its checks */
 };
 
 /* Opens everything under place->dir. exit_code: 2 data unusable, 3 I/O (conventions of `queen serve`); `error` says it in one line.

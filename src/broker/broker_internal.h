@@ -299,7 +299,6 @@ struct disk_guard {
 };
 
 /* Frames of a group's channel, by kind. */
-enum { FRAME_REPLICA = 1, FRAME_CALLS = 2, FRAME_SNAPSHOT = 3 };
 
 /* A pop, or a step's next, that was answered without waiting for the leader: claims that are made for it nonetheless go back. It is
  * forgotten when they have, or when the leader says that there will be none. */
@@ -568,7 +567,8 @@ void call_finish(struct broker *b, struct call *c, enum call_outcome outcome);
 void call_finish_empty(struct broker *b, struct call *c);
 void calls_go_home(struct broker *b);
 bool piece_take(struct broker *b, const struct delivery_piece *d, struct slice block,
-                struct call_piece *out); /* false: damaged */
+                struct call_piece *out);                            /* false: damaged */
+void broker_damaged(struct broker *b, const char *what, bool ends); /* to the node; any thread */
 void damage_say(struct broker *b, uint64_t where, uint32_t bytes, const char *what);
 void pop_load(struct broker *b, struct call *c);              /* there is room for its batch */
 void pop_loaded(struct broker *b, struct call *c, bool good); /* its bytes are there, or it is damaged */

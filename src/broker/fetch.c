@@ -14,6 +14,9 @@
  * `fetched` the replica is given nothing more that could add entries. The term of entry I must not be above ours, so that term and vote
  * fit the log they stay with.
  *
+ * A repair has no log to compare: it fetches a state at the last entry that the leader had when it was asked, or later, from a leader
+ * of a term not below our own. All this node has ever acknowledged and that may count is at or before that entry.
+ *
  * Given up: the source is silent, does not lead or has dropped it (GONE), another leader is known, our own log went on, too many
  * damaged answers, or an error of our disk. What was fetched stays for the next try, unless the disk is full. */
 #include <errno.h>
@@ -64,6 +67,7 @@ static void give_up_needless(struct snapshots *s)
 static bool needless(const struct snapshots *s)
 {
     const struct store_mark *mark = &s->fetch.manifest.mark;
+    if (s->o.replica == NULL) return false;
     if (replica_last_index(s->o.replica) < mark->index) return false;
     uint64_t ours = replica_entry_term(s->o.replica, mark->index);
     return ours == 0 || ours == mark->term;
@@ -73,7 +77,26 @@ static void want_send(struct snapshots *s, int64_t now_us)
 {
     struct fetch *f = &s->fetch;
     f->wanted_us = now_us;
-    snapshot_frame_send(s, f->peer, FRAME_WANT, 0, slice_make(&f->index, sizeof f->index), NONE);
+    uint64_t index = f->index | (s->o.replica == NULL ? WANT_NOT_OLDER : 0);
+    snapshot_frame_send(s, f->peer, FRAME_WANT, 0, slice_make(&index, sizeof index), NONE);
+}
+
+void snapshots_who(struct snapshots *s, uint64_t peer)
+{
+    snapshot_frame_send(s, peer, FRAME_WHO, 0, NONE, NONE);
+}
+
+void fetch_last(struct snapshots *s, uint64_t peer, struct slice in)
+{
+    uint64_t term, index;
+    if (s->o.replica != NULL || !u64_take(&in, &term) || !u64_take(&in, &index)) return;
+    s->o.last(s->o.ctx, peer, term, index);
+}
+
+void snapshots_repair(struct snapshots *s, uint64_t leader, uint64_t index)
+{
+    must(s->o.replica == NULL && (index & WANT_NOT_OLDER) == 0);
+    snapshots_fetch(s, leader, index);
 }
 
 void snapshots_fetch(struct snapshots *s, uint64_t leader, uint64_t index)
@@ -100,12 +123,12 @@ static void finish(struct snapshots *s)
 {
     struct fetch *f = &s->fetch;
     struct replica *r = s->o.replica;
-    uint64_t index = f->manifest.mark.index, leader = replica_leader(r);
+    uint64_t index = f->manifest.mark.index, leader = r == NULL ? 0 : replica_leader(r);
     if (needless(s)) {
         give_up_needless(s);
         return;
     }
-    if ((leader != 0 && leader != f->peer) || replica_term(r) < f->manifest.mark.term) {
+    if ((leader != 0 && leader != f->peer) || (r != NULL && replica_term(r) < f->manifest.mark.term)) {
         give_up(s, "its source does not lead any more", FETCH_AGAIN_US);
         return;
     }
@@ -242,6 +265,10 @@ void fetch_manifest(struct snapshots *s, uint64_t peer, uint64_t id, struct slic
         give_up_needless(s);
         return;
     }
+    if (s->o.replica == NULL && f->manifest.mark.index < f->index) {
+        give_up(s, "it is older than what this node may have acknowledged", FETCH_AGAIN_US);
+        return;
+    }
     buf_slice(&f->encoded, in);
     f->state = FETCH_RANGES;
     f->id = id;
@@ -329,7 +356,7 @@ int64_t fetch_tick(struct snapshots *s, int64_t now_us)
     struct fetch *f = &s->fetch;
     if (f->state == FETCH_DONE) return 0;
     if (f->state != FETCH_NONE) {
-        uint64_t leader = replica_leader(s->o.replica);
+        uint64_t leader = s->o.replica == NULL ? 0 : replica_leader(s->o.replica);
         if (leader != 0 && leader != f->peer)
             give_up(s, "there is another leader", 0);
         else if (now_us - f->heard_us >= FETCH_SILENT_US)

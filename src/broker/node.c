@@ -187,7 +187,9 @@ static void look_run(struct node_visit *v, struct broker *b)
     struct node_group *g = member_of_struct(v, struct node_group, visit);
     group_look(g, broker_replica(b));
     if (g->transfer_to != 0 && g->leads) replica_transfer(broker_replica(b), g->transfer_to);
+    if (g->hands_over && g->leads) replica_transfer(broker_replica(b), 0);
     g->transfer_to = 0;
+    g->hands_over = false;
 }
 
 static void view_take(struct node *n)
@@ -270,6 +272,7 @@ static void looked(struct node *n)
     peers_follow(n);
     for (uint32_t g = 0; g < n->group_count; g++) leader_spread(n, &n->groups[g]);
     address_keep(n);
+    repair_look(n);
 }
 
 static void look_done(struct node_visit *v)
@@ -298,7 +301,7 @@ void node_look(struct node *n)
 static void look_fire(struct loop_timer *t)
 {
     struct node *n = member_of_struct(t, struct node, look_timer);
-    if (n->waits)
+    if (n->waits || n->repairs)
         peers_follow(n);
     else
         node_look(n);
@@ -478,6 +481,12 @@ static void group_loading(void *ctx, uint64_t rows, uint32_t per_mille)
     n->owner.loading(n->owner.ctx, rows, (g->number * 1000 + per_mille) / n->group_count);
 }
 
+static void group_damaged(void *ctx, const char *what, bool ends)
+{
+    struct node_group *g = ctx;
+    node_damaged(g->node, g->number, what, ends);
+}
+
 /* What a node keeps in memory is shared by its groups. */
 static struct config group_config(const struct node *n)
 {
@@ -491,6 +500,7 @@ static struct config group_config(const struct node *n)
 static bool group_open(struct node *n, struct node_group *g, int *exit_code, struct buf *error)
 {
     struct config *c = malloc(sizeof *c);
+    bool damaged = false;
     must(c != NULL);
     *c = group_config(n);
     struct broker_place place = {
@@ -504,6 +514,8 @@ static bool group_open(struct node *n, struct node_group *g, int *exit_code, str
         .ctx = g,
         .again = group_again,
         .loading = n->owner.loading == NULL ? NULL : group_loading,
+        .damaged = group_damaged,
+        .is_damaged = &damaged,
     };
     if (n->clustered && !n->disk.joined && n->config->peer_count > 0) {
         members_first(n, g);
@@ -514,8 +526,20 @@ static bool group_open(struct node *n, struct node_group *g, int *exit_code, str
     *exit_code = 3;
     if (g->loop != NULL) g->broker = broker_open(c, &place, g->loop, exit_code, error);
     if (g->broker != NULL && n->clustered) group_look(g, broker_replica(g->broker));
+    if (g->broker != NULL) repair_over(g);
     free(c);
-    return g->broker != NULL;
+    return g->broker != NULL || (damaged && repair_open(g, false, error));
+}
+
+/* A node with a group under repair has none open: they are on the other nodes meanwhile. */
+static bool repair_begin(struct node *n, int *exit_code, struct buf *error)
+{
+    for (uint32_t i = 0; i < n->group_count; i++) {
+        if (n->groups[i].broker != NULL) broker_close(n->groups[i].broker);
+        n->groups[i].broker = NULL;
+    }
+    *exit_code = 2;
+    return node_lock_try(n->config->dir, &n->repair_lock, exit_code, error);
 }
 
 static void *group_thread(void *ctx)
@@ -528,7 +552,10 @@ static void *group_thread(void *ctx)
 static bool groups_open(struct node *n, int *exit_code, struct buf *error)
 {
     for (uint32_t i = 0; i < n->group_count; i++) {
-        if (!group_open(n, &n->groups[i], exit_code, error)) return false;
+        struct node_group *g = &n->groups[i];
+        bool noted = repair_wanted(g);
+        if (noted ? !repair_open(g, true, error) : !group_open(n, g, exit_code, error)) return false;
+        if (n->repairs) return inode_judge(n, exit_code, error) && repair_begin(n, exit_code, error);
         if (i == 0 && !n->clustered && n->group_count > 1) cluster_of_replica(n->config->dir, &n->disk.cluster);
     }
     if (n->clustered && !inode_judge(n, exit_code, error)) return false;
@@ -590,6 +617,7 @@ struct node *node_open(const struct config *config, struct loop *main_loop, cons
     n->loop = main_loop;
     n->owner = *owner;
     n->group_count = config->groups;
+    n->repair_lock = -1;
     n->clustered = config_clustered(config);
     n->id = config->node_id == 0 ? 1 : config->node_id;
     n->map_hash = map_hash(config);
@@ -677,7 +705,7 @@ void node_stop(struct node *n, void (*stopped)(void *ctx), void *ctx)
     n->stopped_ctx = ctx;
     loop_timer_cancel(n->loop, &n->look_timer);
     peers_stop(n);
-    if (n->waits) {
+    if (n->waits || n->repairs) {
         all_stopped(n);
         return;
     }
@@ -698,7 +726,9 @@ void node_close(struct node *n)
     for (uint32_t i = 0; i < n->group_count; i++) {
         struct node_group *g = &n->groups[i];
         if (g->broker != NULL) broker_close(g->broker);
+        repair_stop(g);
     }
+    if (n->repair_lock >= 0) close(n->repair_lock);
     if (n->net != NULL) net_close(n->net);
     for (uint32_t i = 0; i < n->group_count; i++) {
         struct node_group *g = &n->groups[i];

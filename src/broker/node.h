@@ -73,6 +73,20 @@ struct node_visit {
 };
 void node_visit(struct node *n, uint32_t group, struct node_visit *v);
 
+/* ---- damage: any thread */
+
+enum { NODE_DAMAGE_BYTES = 512 };
+
+struct node_damage {
+    bool damaged;
+    char what[NODE_DAMAGE_BYTES]; /* the first of it */
+};
+/* Something stored of that group cannot be read, or fails its checks: with peers, it is repaired (node_repair.c). `ends`: the process is
+ * about to end for it; the next start repairs. */
+void node_damaged(struct node *n, uint32_t group, const char *what, bool ends);
+void node_damage(struct node *n, uint32_t group, struct node_damage *out);
+bool node_repairs(const struct node *n); /* no group is open: the node fetches a state from its peers */
+
 /* ---- members: any thread */
 
 enum { NODE_ADDRESS_BYTES = 264 };

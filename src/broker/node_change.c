@@ -323,7 +323,7 @@ static void asked_done(void *ctx, enum node_change_code code)
 void change_asked(struct node *n, struct node_question q, struct slice question)
 {
     struct change_question c;
-    if (question.len != sizeof c || n->waits) return;
+    if (question.len != sizeof c || n->waits || n->repairs) return;
     memcpy(&c, question.at, sizeof c);
     c.raft[sizeof c.raft - 1] = c.http[sizeof c.http - 1] = '\0';
     if (c.version != 1 || c.group >= n->group_count || c.kind > NODE_READDRESS || c.timeout_us > ASK_US || c.id == 0) return;
@@ -476,7 +476,7 @@ void node_change(struct node *n, const struct node_change *changes, uint32_t cou
     memcpy(r->changes, changes, count * sizeof *changes);
     r->visit = (struct node_visit){.home = n->loop, .run = leader_run, .done = leader_done};
     r->timer.fire = run_fire;
-    if (n->waits || n->stopping)
+    if (n->waits || n->repairs || n->stopping)
         run_end(r, NODE_CHANGE_RETRY);
     else
         run_step(r);

@@ -68,11 +68,17 @@ struct node_group {
     bool looking;
     struct replica_members now;
     uint64_t leader, last;
-    bool leads, wants_transfer;
+    bool leads;
     struct replica_progress progress[REPLICA_MEMBERS_MAX];
     bool has_progress[REPLICA_MEMBERS_MAX];
     uint64_t transfer_to; /* for the next look to do */
     int64_t displaced_us; /* leads, and another one should: since when */
+    /* damage (node_repair.c) */
+    struct node_damage damage; /* under the node's lock */
+    bool hands_over;           /* leads and should not: the next look asks another one to take over */
+    bool repair_asking;
+    int64_t repair_ask_us, repair_said_us;
+    struct repair *repair; /* the group is not open, it is under repair */
     /* stop */
     struct loop_task stop_task, stopped_task;
     struct loop_timer stop_timer;
@@ -110,6 +116,10 @@ struct node {
     uint64_t id;
     struct disk_file disk;
     bool clustered, waits; /* waits: for its cluster; no group is open */
+    bool repairs;          /* no group is open: a damaged one gets the leader's state */
+    int repair_lock;       /* of the directory meanwhile; -1 */
+    int64_t repaired_us, repair_until_us;
+    uint64_t repair_peer; /* at a leader: who was let go for a repair */
     struct net *net;
     struct admission admission;
     uint64_t map_hash; /* of the number of groups and the tenants' map */
@@ -154,7 +164,18 @@ void peers_stop(struct node *n); /* every question ends without an answer */
 
 /* ---- node_change.c */
 
-enum { NODE_ASK_CHANGE = NODE_ASK_OWN };
+enum { NODE_ASK_CHANGE = NODE_ASK_OWN, NODE_ASK_REPAIR };
 void change_asked(struct node *n, struct node_question q, struct slice question);
+
+/* ---- node_repair.c */
+
+bool repair_wanted(struct node_group *g); /* before the group is opened: it is to be repaired instead */
+/* The group cannot be opened, for `error`, or is to be repaired as it could be (`opens`). False: it cannot be repaired; `error` says why
+ * and what to do. */
+bool repair_open(struct node_group *g, bool opens, struct buf *error);
+void repair_over(struct node_group *g); /* the group is open */
+void repair_stop(struct node_group *g);
+void repair_look(struct node *n);
+void repair_asked(struct node *n, struct node_question q, struct slice question);
 
 #endif

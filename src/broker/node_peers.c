@@ -416,8 +416,10 @@ static void ask_receive(struct node *n, uint64_t peer, struct slice s)
     struct node_question q = {.node = n, .peer = peer};
     uint8_t what = 0;
     if (n->stopping || !take(&s, &q.number, 8) || !take(&s, &what, 1)) return;
-    if (what >= NODE_ASK_OWN)
+    if (what == NODE_ASK_CHANGE)
         change_asked(n, q, s);
+    else if (what == NODE_ASK_REPAIR)
+        repair_asked(n, q, s);
     else if (n->on_ask != NULL)
         n->on_ask(n->on_ask_ctx, q, what, s);
 }

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -70,6 +71,9 @@ static void damage_tell(struct scrub *s, uint32_t group, uint64_t end_pos, const
     pthread_mutex_lock(&s->lock);
     s->view.damaged_total++;
     pthread_mutex_unlock(&s->lock);
+    char what[NODE_DAMAGE_BYTES];
+    snprintf(what, sizeof what, "the log file %.400s fails its checks at offset %" PRIu64, o->path, o->offset);
+    node_damaged(s->node, group, what, false);
     log_error("the log file %s is damaged at offset %" PRIu64
               ": what begins there fails its checks. Messages in it may be lost on this node",
               o->path, o->offset);

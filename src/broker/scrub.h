@@ -1,8 +1,8 @@
 /* Reads the sealed files of the log now and then, so that damage is known before somebody needs what is damaged.
  *
  * One thread for all groups, at most scrub_bytes_s: segment after segment, each record against its checksum, past the kernel's cache. A round
- * that has seen all rests SCRUB_REST_US. Damage is logged once, with file and place, and counted; nothing is repaired or stopped: reads
- * check what they read themselves, and never serve it. */
+ * that has seen all rests SCRUB_REST_US. Damage is logged once, with file and place, and counted; a node with peers is repaired for it
+ * (node_repair.c), one without goes on: reads check what they read themselves, and never serve it. */
 #ifndef QUEEN_BROKER_SCRUB_H
 #define QUEEN_BROKER_SCRUB_H
 

@@ -85,6 +85,12 @@ void snapshots_receive(struct snapshots *s, uint64_t peer, struct slice frame)
     case FRAME_GONE:
         fetch_gone(s, peer, id);
         break;
+    case FRAME_WHO:
+        source_who(s, peer);
+        break;
+    case FRAME_LAST:
+        fetch_last(s, peer, frame);
+        break;
     default:
         break;
     }
@@ -124,7 +130,7 @@ static bool entry_seen(void *ctx, const struct files_entry *e)
 
 struct snapshots *snapshots_new(const struct snapshots_options *o)
 {
-    must(o->send != NULL && o->fetched != NULL);
+    must(o->send != NULL && o->fetched != NULL && (o->replica == NULL) == (o->store == NULL));
     struct snapshots *s = calloc(1, sizeof *s);
     must(s != NULL);
     s->o = *o;

@@ -24,6 +24,10 @@
  * below I, or another entry at I, nothing that counts is cut (fetch.c has the argument). That must hold in the turn that makes `ready`, and from
  * the call of `fetched` on nothing may be given to the replica that could add entries. The pace is FETCH_BYTES_S_MAX at most.
  *
+ * Repair. A group whose own files are damaged has neither replica nor store open: it asks each peer who leads (snapshots_who, `last`) and
+ * fetches a state at the leader's last entry or later (snapshots_repair). What this node has acknowledged and lost is in it
+ * (docs/decisions/0028).
+ *
  * All on the group's loop, in pieces of at most FETCH_RANGE_BYTES; the checkpoint on the store's thread. Frames travel in the group's channel;
  * any may be lost. All of the file system goes through base/files.h; GROUP/log/<16 hex digits>.seg are the log's files (log.h). */
 #ifndef QUEEN_BROKER_SNAPSHOT_H
@@ -49,7 +53,7 @@ struct snapshots_options {
     struct loop *loop;
     struct uuid cluster; /* all zero: not known yet, a state of any is taken */
     uint64_t node;
-    struct replica *replica;
+    struct replica *replica; /* with `store` NULL: the group is under repair */
     struct store *store;
     void *ctx;
     bool (*send)(void *ctx, uint64_t peer, const struct slice *parts,
@@ -58,6 +62,10 @@ struct snapshots_options {
     /* Everything up to `index` is fetched and durable in GROUP/incoming: give the replica no more frames, stop, and start anew. Not to
      * be freed inside. */
     void (*fetched)(void *ctx, uint64_t index);
+    /* Source: make the state reach `index`, so that the next checkpoint has it. True: it does. Else it is asked again. */
+    bool (*reach)(void *ctx, uint64_t index);
+    /* Repair: that peer leads in `term`, and its log ends with `index`. */
+    void (*last)(void *ctx, uint64_t peer, uint64_t term, uint64_t index);
 };
 
 /* Removes GROUP/snapshot of the last run. */
@@ -70,6 +78,10 @@ void snapshots_link(struct snapshots *s, uint64_t peer,
                     bool up); /* either direction: after a break questions are asked again */
 /* The replica's snapshot_wanted. One fetch at a time; calls while one goes on cost nothing. */
 void snapshots_fetch(struct snapshots *s, uint64_t leader, uint64_t index);
+/* Of a group under repair: asks whether that peer leads; `last` comes when it does. */
+void snapshots_who(struct snapshots *s, uint64_t peer);
+/* Of a group under repair: fetches a state at `index` or later; as snapshots_fetch. */
+void snapshots_repair(struct snapshots *s, uint64_t leader, uint64_t index);
 
 struct snapshots_view {
     bool fetching, serving;

@@ -2,7 +2,10 @@
  *
  *   kind 1 | id 8 | ...                                     all numbers little-endian
  *
- *   WANT          0 | index 8                               fetcher: is there a state at `index` or later?
+ *   WANT          0 | index 8                               fetcher: is there a state at `index` or later? Without the top bit any will do:
+ *                                                           what follows it is in the source's log
+ *   WHO           0                                         a group under repair: do you lead?
+ *   LAST          0 | term 8 | index 8                      I do, in this term; my log ends there
  *   TAKING        0                                         source: it is being made, ask again
  *   MANIFEST      id | manifest
  *   ASK           id | file 4 | length 4 | offset 8 | have 1 | digest 8     have: the fetcher's bytes there have this digest
@@ -27,7 +30,11 @@ enum frame_kind {
     FRAME_SAME,
     FRAME_BYTES,
     FRAME_GONE,
+    FRAME_WHO,
+    FRAME_LAST,
 };
+
+#define WANT_NOT_OLDER (UINT64_C(1) << 63)
 
 enum {
     SOURCE_TICK_US = 1000000,
@@ -81,7 +88,7 @@ struct fetch_slot {
 
 struct fetch {
     enum fetch_state state;
-    uint64_t peer, index; /* who leads, what was wanted */
+    uint64_t peer, index; /* who leads, what was wanted; of a repair: at least that */
     uint64_t id;
     struct manifest manifest;
     struct buf encoded;
@@ -118,11 +125,13 @@ void tick_arm(struct snapshots *s);
 
 /* snapshot_source.c */
 void source_want(struct snapshots *s, uint64_t peer, struct slice in);
+void source_who(struct snapshots *s, uint64_t peer);
 void source_ask(struct snapshots *s, uint64_t peer, uint64_t id, struct slice in);
 int64_t source_tick(struct snapshots *s, int64_t now_us); /* when it is to be called next; 0 = not */
 void source_free(struct snapshots *s);
 
 /* fetch.c */
+void fetch_last(struct snapshots *s, uint64_t peer, struct slice in);
 void fetch_taking(struct snapshots *s, uint64_t peer);
 void fetch_manifest(struct snapshots *s, uint64_t peer, uint64_t id, struct slice in);
 void fetch_answer(struct snapshots *s, uint64_t peer, uint64_t id, bool same, struct slice in);

@@ -1,6 +1,7 @@
 /* The side that has the state.
  *
- *   WANT, this node leads, nothing taken yet
+ *   WHO, this node leads                                      LAST
+ *   WANT, this node leads, nothing taken yet, or what was taken is too old for it
  *     pin everything -> links of all segments, also of the archive -> store_checkpoint (store thread)            TAKING
  *     its mark is index I -> pin from I on -> where entry I ends -> manifest                READY, MANIFEST to who waits
  *   ASK -> read -> SAME or BYTES
@@ -223,7 +224,14 @@ static void snapshot_take(struct snapshots *s)
 /* As raft sees it. That it has not committed anything in its term yet does not matter: it may need the very node that fetches to do so. */
 static bool leads(const struct snapshots *s)
 {
-    return replica_leader(s->o.replica) == s->o.node;
+    return s->o.replica != NULL && replica_leader(s->o.replica) == s->o.node;
+}
+
+void source_who(struct snapshots *s, uint64_t peer)
+{
+    if (!leads(s)) return;
+    uint64_t numbers[2] = {replica_term(s->o.replica), replica_last_index(s->o.replica)};
+    snapshot_frame_send(s, peer, FRAME_LAST, 0, slice_make(numbers, sizeof numbers), NONE);
 }
 
 void source_want(struct snapshots *s, uint64_t peer, struct slice in)
@@ -236,6 +244,13 @@ void source_want(struct snapshots *s, uint64_t peer, struct slice in)
         return;
     }
     c->asked_us = clock_mono_us();
+    if ((index & WANT_NOT_OLDER) != 0 && (c->state != SOURCE_READY || c->manifest.mark.index < (index & ~WANT_NOT_OLDER))) {
+        if (!s->o.reach(s->o.ctx, index & ~WANT_NOT_OLDER)) {
+            snapshot_frame_send(s, peer, FRAME_TAKING, 0, NONE, NONE);
+            return;
+        }
+        if (c->state == SOURCE_READY) source_drop(s); /* who fetches it begins anew, with what it has */
+    }
     if (c->state == SOURCE_READY) { /* all entries behind it are in the log: it serves, whatever index was asked for */
         manifest_send(s, peer);
         return;

@@ -71,7 +71,10 @@ void answer_no_leader(struct request *r)
         render_text(&r->out, slice_of(http));
         buf_byte(&r->out, '}');
     } else if (r->broker == NULL) {
-        answer_error(r, 503, "no_leader", "the broker is starting, or waits to be added to its cluster");
+        bool repairs = r->http->node != NULL && node_repairs(r->http->node);
+        answer_error(r, 503, "no_leader",
+                     repairs ? "this node's data is damaged and is being replaced by the leader's: ask another node"
+                             : "the broker is starting, or waits to be added to its cluster");
     } else {
         answer_error(r, 503, "no_leader", "no leader is known, or the broker is starting or stopping");
     }

@@ -185,6 +185,14 @@ static void numbers_render(struct http *h, struct buf *out, const struct raft_fa
     buf_text(out, ",\"mapUsedPct\":0,\"readersInUse\":0,\"maxReaders\":0}");
 }
 
+/* The first damage that was found of any group's files; null: none. */
+static void damage_render(struct http *h, struct buf *out)
+{
+    struct node_damage d = {0};
+    for (uint32_t i = 0; i < node_group_count(h->node) && !d.damaged; i++) node_damage(h->node, i, &d);
+    field_text_or_null(out, ",\"damage\":", d.damaged ? slice_of(d.what) : slice_make(NULL, 0));
+}
+
 void raft_block_render(struct http *h, struct buf *out, const struct raft_looks *l, bool local)
 {
     const struct raft_facts *f = &l->at[0].facts;
@@ -209,6 +217,7 @@ void raft_block_render(struct http *h, struct buf *out, const struct raft_looks 
         }
         buf_byte(out, ']');
     }
+    damage_render(h, out);
     buf_text(out, ",\"error\":null");
 }
 

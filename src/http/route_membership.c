@@ -201,7 +201,8 @@ static bool membership_open(struct request *r)
     r->route_data = v;
     if (!uuid_equal(r->tenant, default_tenant))
         return answer_not_ok(r, 403, "forbidden", "only the default tenant may see or change the members");
-    if (r->broker == NULL) return answer_not_ok(r, 503, "retry", "this node waits to be added to its cluster");
+    if (r->broker == NULL)
+        return answer_not_ok(r, 503, "retry", "this node waits to be added to its cluster, or is under repair");
     if (!query_int(r, "timeoutMs", &timeout_ms, &given)) return false;
     if (timeout_ms < 1 || timeout_ms > TIMEOUT_MS_MAX)
         return answer_not_ok(r, 400, "bad_request", "timeoutMs must be from 1 to 120000");

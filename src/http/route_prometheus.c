@@ -510,6 +510,19 @@ static void step_families(struct buf *out, const struct edge_metrics *m)
     counters_render(out, "queen_timers_schedule_rejected_total", "reason", schedules, m->schedules_refused, SCHEDULE_REFUSALS);
 }
 
+static void damage_families(struct buf *out, struct node *n)
+{
+    if (n == NULL) return;
+    family(out, "queen_damaged", "gauge", "1 when stored data of the group was found damaged on this node.");
+    for (uint32_t i = 0; i < node_group_count(n); i++) {
+        struct node_damage d;
+        node_damage(n, i, &d);
+        buf_printf(out, "queen_damaged{group=\"%u\"} %d\n", i, d.damaged ? 1 : 0);
+    }
+    single(out, "queen_under_repair", "gauge", "1 while this node replaces damaged data by the leader's and serves nothing.",
+           node_repairs(n) ? 1 : 0);
+}
+
 static void process_families(struct buf *out, struct http *h, const struct edge_metrics *m)
 {
     uint32_t connections = 0;
@@ -529,6 +542,7 @@ static void process_families(struct buf *out, struct http *h, const struct edge_
         single(out, "queen_scrub_bytes_total", "counter", "Bytes of sealed log files looked through.", scrub.bytes_total);
         single(out, "queen_scrub_damaged_total", "counter", "Places found damaged in them.", scrub.damaged_total);
     }
+    damage_families(out, h->node);
     single(out, "queen_process_resident_memory_bytes", "gauge", "Resident memory.", ops_resident_bytes());
     single(out, "queen_process_push_requests_total", "counter", "Push requests.", metrics_requests(m, ROUTE_PUSH));
     single(out, "queen_process_pop_requests_total", "counter", "Pop requests.", pops);

@@ -80,6 +80,8 @@ struct log_pin {
 bool log_view(struct log *l, uint64_t pos, size_t len, struct slice *out, struct log_pin *pin);
 void log_unpin(struct log *l, struct log_pin pin);
 enum log_status log_read(struct log *l, uint64_t pos, size_t len, char *out);
+/* The same for a whole record's body, which is held against the record's checksums when it comes from the file: LOG_DAMAGED. */
+enum log_status log_read_record(struct log *l, uint64_t pos, size_t len, char *out);
 
 /* Removes sealed segments that lie wholly below `pos` (the state stored durably needs no record before it for replay) and for
  * which `wanted` says no (NULL: all go). They are gone for readers at once; the files are removed, or kept for coming segments, in the

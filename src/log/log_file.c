@@ -376,6 +376,24 @@ enum log_status log_read(struct log *l, uint64_t pos, size_t len, char *out)
     return read_cold(l, pos, len, out);
 }
 
+enum log_status log_read_record(struct log *l, uint64_t pos, size_t len, char *out)
+{
+    struct slice seen;
+    struct log_pin pin;
+    struct record_head h;
+    if (log_view(l, pos, len, &seen, &pin)) {
+        if (len != 0) memcpy(out, seen.at, len);
+        log_unpin(l, pin);
+        return LOG_OK;
+    }
+    atomic_fetch_add_explicit(&l->cold_reads, 1, memory_order_relaxed);
+    enum log_status status = read_cold(l, pos - LOG_HEAD, LOG_HEAD, (char *)&h);
+    if (status == LOG_OK) status = read_cold(l, pos, len, out);
+    if (status != LOG_OK) return status;
+    bool good = record_head_valid(l, pos - LOG_HEAD, &h) && h.len == len && h.body_crc == record_body_crc(l, out, len);
+    return good ? LOG_OK : LOG_DAMAGED;
+}
+
 /* ---- trim */
 
 /* file_lock held. */

@@ -19,11 +19,9 @@ static bool body_get(struct replica *r, const struct slot *s, struct slice *body
     if (*pinned) return true;
     buf_clear(&r->body);
     char *at = buf_reserve(&r->body, s->len + 1);
-    if (log_read(r->log, s->pos, s->len, at) != LOG_OK) {
-        char what[160];
-        snprintf(what, sizeof what, "%.80s: the entry at position %llu cannot be read back", r->log_dir,
-                 (unsigned long long)s->pos);
-        replica_fail(r, what);
+    if (log_read_record(r->log, s->pos, s->len, at) != LOG_OK) {
+        replica_damaged(r, s->pos);
+        replica_fail(r, "an entry that is committed cannot be read back from the log");
         return false;
     }
     *body = slice_make(at, s->len);

@@ -71,6 +71,17 @@ void replica_fail(struct replica *r, const char *what)
     if (!atomic_exchange(&r->broken, true)) r->o.failed(r->o.ctx, what);
 }
 
+void replica_damaged(struct replica *r, uint64_t pos)
+{
+    char what[240];
+    uint64_t first = pos & ~(r->o.segment_bytes - 1);
+    snprintf(what, sizeof what,
+             "the entry in %.120s/%016" PRIx64 ".seg at offset %" PRIu64 " cannot be read, or fails its checks", r->log_dir,
+             first, pos - first);
+    log_error("%s", what);
+    if (r->o.damaged != NULL) r->o.damaged(r->o.ctx, what);
+}
+
 static void on_failed(void *ctx, const char *what)
 {
     replica_fail(ctx, what);
@@ -335,7 +346,7 @@ static enum log_status entries_make(struct replica *r, struct raft_entry **out, 
         e->buf.len = s->len;
         e->buf.base = e->batch = raft_malloc(s->len == 0 ? 1 : s->len);
         must(e->batch != NULL);
-        if (log_read(r->log, s->pos, s->len, e->buf.base) != LOG_OK)
+        if (log_read_record(r->log, s->pos, s->len, e->buf.base) != LOG_OK)
             return refuse(error, r, "log", "an entry cannot be read back");
     }
     return LOG_OK;

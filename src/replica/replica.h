@@ -68,6 +68,8 @@ struct replica_options {
     /* A configuration came into force (with its entry, before that is committed), was committed, or was taken back: replica_members has
      * it. Not for the one replica_open found. */
     void (*members_changed)(void *ctx);
+    /* An entry that is in the log cannot be read back, or fails its checks. May be NULL. */
+    void (*damaged)(void *ctx, const char *what);
     void (*failed)(void *ctx, const char *what);
 };
 

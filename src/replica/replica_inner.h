@@ -265,6 +265,7 @@ struct aside_head {
     uint8_t type;
 };
 
+void replica_damaged(struct replica *r, uint64_t pos); /* says it */
 void replica_fail(struct replica *r, const char *what);
 
 /* step.c. Feeds an event and carries out the update. raft's return value. */

@@ -101,12 +101,15 @@ static bool body_put(struct replica *r, const struct slot *s, struct slice aside
         g->parts[g->part_count++] = body;
         return true;
     }
-    if (log_read(r->log, s->pos, s->len, buf_reserve(&g->small, s->len + 1)) != LOG_OK) return false;
+    if (log_read_record(r->log, s->pos, s->len, buf_reserve(&g->small, s->len + 1)) != LOG_OK) {
+        replica_damaged(r, s->pos);
+        return false;
+    }
     g->small.len += s->len;
     return true;
 }
 
-/* The entries prev+1 .. prev+count as parts. False: one cannot be read back, the replica has failed. */
+/* The entries prev+1 .. prev+count as parts. False: one is damaged here. It is not sent; who lacks it gets it from another leader. */
 static bool outgoing_make(struct replica *r, uint64_t prev, uint32_t count)
 {
     struct outgoing *g = &r->outgoing;
@@ -122,7 +125,6 @@ static bool outgoing_make(struct replica *r, uint64_t prev, uint32_t count)
         frame_entry_write(&e, buf_reserve(&g->small, FRAME_ENTRY_BYTES));
         g->small.len += FRAME_ENTRY_BYTES;
         if (body_put(r, &s, aside, &from)) continue;
-        replica_fail(r, "an entry cannot be read back from the log");
         stream_release(r);
         return false;
     }

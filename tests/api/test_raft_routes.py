@@ -12,7 +12,7 @@ import pytest
 from cluster import BASE, TOKEN, Cluster
 from queen import free_port, ids, unique, wait_until
 
-NODE_KEYS = {"nodeId", "hostname", "raftAddr", "httpAddr", "role", "state", "local", "reachable", "leaderId", "term", "lastLogIndex", "committedIndex",
+NODE_KEYS = {"damage", "nodeId", "hostname", "raftAddr", "httpAddr", "role", "state", "local", "reachable", "leaderId", "term", "lastLogIndex", "committedIndex",
              "appliedIndex", "durableIndex", "inflight", "proposals", "log", "store", "version", "uptimeSeconds", "host", "error"}
 MEMBER_KEYS = {"nodeId", "voter", "raft", "http", "matched", "lag", "lastAckMs", "live"}
 

@@ -227,8 +227,7 @@ struct happening {
     struct sim_event event;
     struct fault fault;
     bool ends;
-    char *flipped;
-    uint8_t bit;
+    struct sim_flip flip;
 };
 
 static void happen_end_in(struct happening *h, int64_t ms)
@@ -258,8 +257,7 @@ static void flip_begin(struct happening *h, struct sim_node *n)
     sim_node_end(n, SIM_END_KILL, 0);
     sim_cancel(&n->boot_event);
     struct rng r = rng_for(sim.seed, "flip", (uint64_t)h->fault.at_us);
-    if (sim_log_flip(n, &r, &h->flipped, &h->bit)) {
-        *h->flipped ^= (char)h->bit;
+    if (sim_log_flip(n, &r, &h->flip)) {
         n->damaged = true;
         sim_say("n%u: a bit of its log flips", n->id);
     }
@@ -270,11 +268,16 @@ static void flip_begin(struct happening *h, struct sim_node *n)
 static void flip_end(struct happening *h, struct sim_node *n)
 {
     if (!n->damaged) return;
-    *h->flipped ^= (char)h->bit;
+    bool mended = sim_log_mend(n, &h->flip), refused = n->refused;
     n->damaged = n->refused = false;
-    if (n->up) return; /* it lies before what a start replays: such bytes are checked when they are read */
-    sim_say("n%u: its log is mended", n->id);
-    sim_node_boot_at(n, sim.now_us + 1000);
+    if (mended) sim_say("n%u: its log is mended", n->id);
+    /* It waits for a leader to fetch the state from; when too many do there is none. An operator mends them and starts them again. */
+    if (mended && n->up && !n->booting && n->broker == NULL) {
+        sim_node_end(n, SIM_END_KILL, 0);
+        sim_cancel(&n->boot_event);
+        refused = true;
+    }
+    if (refused) sim_node_boot_at(n, sim.now_us + 1000);
 }
 
 /* Node 0 stands for the one that leads just then. */

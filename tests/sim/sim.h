@@ -199,8 +199,15 @@ void sim_log_end(struct sim_node *n, enum sim_end how);
 bool sim_log_durable(const struct sim_node *n, uint64_t index, struct slice body);
 void sim_log_wiped(struct sim_node *n);
 void sim_log_block(struct sim_node *n); /* its thread waits: the disk goes on */
-/* A bit of a stopped node's log whose flipping must be found when it starts. */
-bool sim_log_flip(struct sim_node *n, struct rng *r, char **at, uint8_t *bit);
+/* Flips a bit of a stopped node's log that must be missed when it starts. */
+struct sim_flip {
+    char path[128];
+    uint64_t begin, offset; /* of the record, of the byte */
+    uint8_t bit;
+};
+bool sim_log_flip(struct sim_node *n, struct rng *r, struct sim_flip *out);
+/* Flips it back. False: the file is another one by now, or gone. */
+bool sim_log_mend(struct sim_node *n, const struct sim_flip *f);
 
 /* sim_store.c */
 void sim_store_end(struct sim_node *n, enum sim_end how);

@@ -543,6 +543,20 @@ enum log_status log_read(struct log *l, uint64_t pos, size_t len, char *out)
     return LOG_OK;
 }
 
+enum log_status log_read_record(struct log *l, uint64_t pos, size_t len, char *out)
+{
+    struct slice seen;
+    struct log_pin pin;
+    struct head h;
+    if (log_view(l, pos, len, &seen, &pin)) {
+        memcpy(out, seen.at, len);
+        return LOG_OK;
+    }
+    const struct seg *s = seg_of(l, pos);
+    if (s == NULL || !head_read(vfile_bytes(s->file), pos - s->first - HEAD, &h) || h.len != len) return LOG_DAMAGED;
+    return log_read(l, pos, len, out);
+}
+
 void log_trim(struct log *l, uint64_t pos, bool (*wanted)(void *ctx, uint64_t first_pos, uint64_t end_pos), void *ctx)
 {
     uint32_t kept = 0;
@@ -611,13 +625,15 @@ void sim_log_wiped(struct sim_node *n)
     known[n->id].cap = 0;
 }
 
-bool sim_log_flip(struct sim_node *n, struct rng *r, char **at, uint8_t *bit)
+bool sim_log_flip(struct sim_node *n, struct rng *r, struct sim_flip *out)
 {
-    char path[512];
+    char path[64];
     snprintf(path, sizeof path, "/sim/n%u/log", n->id);
     struct vfile *dir = vfile_find(n, path);
     if (dir == NULL || vfile_count(dir) == 0 || n->up) return false;
-    struct vfile *f = vfile_child(dir, vfile_count(dir) - 1);
+    uint32_t last = vfile_count(dir) - 1;
+    struct vfile *f = vfile_child(dir, last);
+    snprintf(out->path, sizeof out->path, "%s/%.60s", path, vfile_name(dir, last));
     struct slice s = vfile_bytes(f);
     struct head h;
     uint64_t ends[64], count = 0, pos = 0;
@@ -626,7 +642,20 @@ bool sim_log_flip(struct sim_node *n, struct rng *r, char **at, uint8_t *bit)
     if (count < 8) return false;
     uint64_t begin = ends[(count - 4 - rng_below(r, 3)) % 64];
     if (!head_read(s, begin, &h)) return false;
-    *at = vfile_at(f) + begin + rng_below(r, HEAD - 4 + h.len);
-    *bit = (uint8_t)(1U << rng_below(r, 8));
+    out->begin = begin;
+    out->offset = begin + rng_below(r, HEAD - 4 + h.len);
+    out->bit = (uint8_t)(1U << rng_below(r, 8));
+    vfile_at(f)[out->offset] ^= (char)out->bit;
     return true;
+}
+
+bool sim_log_mend(struct sim_node *n, const struct sim_flip *flip)
+{
+    struct vfile *f = vfile_find(n, flip->path);
+    struct head h;
+    if (f == NULL || vfile_bytes(f).len <= flip->offset || head_read(vfile_bytes(f), flip->begin, &h)) return false;
+    vfile_at(f)[flip->offset] ^= (char)flip->bit;
+    if (head_read(vfile_bytes(f), flip->begin, &h)) return true;
+    vfile_at(f)[flip->offset] ^= (char)flip->bit;
+    return false;
 }

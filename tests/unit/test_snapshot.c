@@ -441,11 +441,13 @@ static void bytes_that_are_no_frames_are_dropped(void **state)
     run_until(r, half_2);
     uint64_t id = r->nodes[1].snapshots->source.id;
     uint32_t files = r->nodes[1].snapshots->source.manifest.count;
+    r->nodes[1].reaches = UINT32_MAX; /* who wants a newer state waits for it */
     for (int n = 0; n < 20000; n++) {
         char at[64];
         size_t len = draw(r, sizeof at);
         for (size_t i = 0; i < len; i++) at[i] = (char)draw(r, 256);
-        if (len > 0) at[0] = (char)draw(r, FRAME_GONE); /* none of GONE: it is not signed by anything but its sender */
+        if (len > 0) at[0] = (char)draw(r, FRAME_LAST + 1);
+        if (len > 0 && at[0] == FRAME_GONE) at[0] = 0; /* it is not signed by anything but its sender */
         if (len > 9 && draw(r, 4) != 0) memcpy(at + 1, &id, sizeof id);
         uint32_t file = draw(r, files + 2);
         if (len > 13 && draw(r, 4) != 0) memcpy(at + 9, &file, sizeof file);
@@ -454,6 +456,45 @@ static void bytes_that_are_no_frames_are_dropped(void **state)
     }
     run_until(r, fetched_2);
     swapped_check(&r->nodes[2], &r->nodes[1], I, 1);
+}
+
+static bool told_2(struct rig *r)
+{
+    return r->nodes[2].told_by != 0;
+}
+
+static void a_repair_takes_what_is_not_older(void **state)
+{
+    struct rig *r = *state;
+    leader_make(r, 1, 1);
+    follower_make(r, 1, 30);
+    struct node *leader = &r->nodes[1], *n = &r->nodes[2];
+    snapshots_free(n->snapshots);
+    n->repairs = true;
+    mover_new(n);
+    snapshots_who(n->snapshots, 3); /* which does not lead */
+    snapshots_who(n->snapshots, 1);
+    run_until(r, told_2);
+    assert_int_equal(n->told_by, 1);
+    assert_int_equal(n->told_term, leader->replica.term);
+    assert_int_equal(n->told_last, leader->replica.last_index);
+
+    /* The state that is there is older than what is wanted, and so is the one that is taken for it. */
+    snapshots_repair(n->snapshots, 1, I + 1);
+    r->fast = true;
+    run_until(r, idle_2);
+    assert_int_equal(n->fetched, 0);
+    assert_true(leader->replica.pinned);
+
+    /* One that is not older is fetched, once the source has it. Our own log has nothing to say. */
+    atomic_fetch_add(&clock_ahead_us, FETCH_AGAIN_US);
+    leader->reaches = 3;
+    leader->snapshots->source.manifest.mark.index = I - 1; /* as if it had been taken before */
+    snapshots_repair(n->snapshots, 1, I);
+    run_until(r, fetched_2);
+    assert_int_equal(leader->reaches, 0);
+    assert_int_equal(n->fetched, I);
+    swapped_check(n, leader, I, 1);
 }
 
 static void manifests_of_others_are_refused(void **state)
@@ -497,6 +538,7 @@ int main(void)
         TEST(remains_nobody_goes_on_with_are_removed),
         TEST(bytes_that_are_no_frames_are_dropped),
         TEST(manifests_of_others_are_refused),
+        TEST(a_repair_takes_what_is_not_older),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

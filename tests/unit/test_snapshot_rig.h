@@ -74,6 +74,9 @@ struct node {
     uint32_t len[ENTRIES_MAX];
     bool kept[ENTRIES_MAX]; /* its body is in the log */
     uint64_t fetched;       /* index, once it was called */
+    bool repairs;           /* has neither replica nor store */
+    uint64_t told_by, told_term, told_last;
+    uint32_t reaches; /* so often the source's state does not reach what is wanted yet */
     uint64_t written;
     bool failed;
 };
@@ -369,17 +372,34 @@ static void on_fetched(void *ctx, uint64_t index)
     n->fetched = index;
 }
 
+static bool on_reach(void *ctx, uint64_t index)
+{
+    struct node *n = ctx;
+    assert_true(index > 0);
+    return n->reaches == 0 || --n->reaches == 0;
+}
+
+static void on_last(void *ctx, uint64_t peer, uint64_t term, uint64_t index)
+{
+    struct node *n = ctx;
+    n->told_by = peer;
+    n->told_term = term;
+    n->told_last = index;
+}
+
 static void mover_new(struct node *n)
 {
     struct snapshots_options o = {.dir = n->dir,
                                   .loop = n->rig->loop,
                                   .cluster = {{7}},
                                   .node = n->id,
-                                  .replica = &n->replica,
-                                  .store = n->store,
+                                  .replica = n->repairs ? NULL : &n->replica,
+                                  .store = n->repairs ? NULL : n->store,
                                   .ctx = n,
                                   .send = net_put,
-                                  .fetched = on_fetched};
+                                  .fetched = on_fetched,
+                                  .reach = on_reach,
+                                  .last = on_last};
     n->snapshots = snapshots_new(&o);
 }
 
