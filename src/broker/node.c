@@ -528,18 +528,19 @@ static bool group_open(struct node *n, struct node_group *g, int *exit_code, str
     if (g->broker != NULL && n->clustered) group_look(g, broker_replica(g->broker));
     if (g->broker != NULL) repair_over(g);
     free(c);
-    return g->broker != NULL || (damaged && repair_open(g, false, error));
+    if (damaged && repair_note(g, error)) *exit_code = NODE_AGAIN;
+    return g->broker != NULL;
 }
 
 /* A node with a group under repair has none open: they are on the other nodes meanwhile. */
-static bool repair_begin(struct node *n, int *exit_code, struct buf *error)
+static bool repairs_open(struct node *n, int *exit_code, struct buf *error)
 {
-    for (uint32_t i = 0; i < n->group_count; i++) {
-        if (n->groups[i].broker != NULL) broker_close(n->groups[i].broker);
-        n->groups[i].broker = NULL;
-    }
     *exit_code = 2;
-    return node_lock_try(n->config->dir, &n->repair_lock, exit_code, error);
+    for (uint32_t i = 0; i < n->group_count; i++)
+        if (!repair_open(&n->groups[i], error)) return false;
+    buf_clear(error);
+    if (!n->repairs) return true;
+    return inode_judge(n, exit_code, error) && node_lock_try(n->config->dir, &n->repair_lock, exit_code, error);
 }
 
 static void *group_thread(void *ctx)
@@ -551,11 +552,10 @@ static void *group_thread(void *ctx)
 
 static bool groups_open(struct node *n, int *exit_code, struct buf *error)
 {
+    if (!repairs_open(n, exit_code, error)) return false;
+    if (n->repairs) return true;
     for (uint32_t i = 0; i < n->group_count; i++) {
-        struct node_group *g = &n->groups[i];
-        bool noted = repair_wanted(g);
-        if (noted ? !repair_open(g, true, error) : !group_open(n, g, exit_code, error)) return false;
-        if (n->repairs) return inode_judge(n, exit_code, error) && repair_begin(n, exit_code, error);
+        if (!group_open(n, &n->groups[i], exit_code, error)) return false;
         if (i == 0 && !n->clustered && n->group_count > 1) cluster_of_replica(n->config->dir, &n->disk.cluster);
     }
     if (n->clustered && !inode_judge(n, exit_code, error)) return false;
@@ -636,7 +636,7 @@ struct node *node_open(const struct config *config, struct loop *main_loop, cons
     bool good = files_open(n, exit_code, error) &&
                 (n->clustered ? cluster_open(n, exit_code, error) : groups_open(n, exit_code, error));
     if (good) return n;
-    node_close(n);
+    if (*exit_code != NODE_AGAIN) node_close(n);
     return NULL;
 }
 

@@ -41,7 +41,9 @@ struct node_owner {
      * main loop may be turned in it. May be NULL. */
     void (*loading)(void *ctx, uint64_t rows, uint32_t per_mille);
 };
-/* exit_code and error as of broker_open; 1: the configuration does not fit the directory. */
+enum { NODE_AGAIN = -1 };
+/* exit_code and error as of broker_open; 1: the configuration does not fit the directory; NODE_AGAIN: the process must start itself anew at
+ * once, nothing of the node may run any more. */
 struct node *node_open(const struct config *config, struct loop *main_loop, const struct node_owner *owner, int *exit_code,
                        struct buf *error);
 /* Graceful: leaderships are handed over, every call is answered, states are flushed; then `stopped` on the main loop. */

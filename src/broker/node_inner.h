@@ -169,10 +169,11 @@ void change_asked(struct node *n, struct node_question q, struct slice question)
 
 /* ---- node_repair.c */
 
-bool repair_wanted(struct node_group *g); /* before the group is opened: it is to be repaired instead */
-/* The group cannot be opened, for `error`, or is to be repaired as it could be (`opens`). False: it cannot be repaired; `error` says why
- * and what to do. */
-bool repair_open(struct node_group *g, bool opens, struct buf *error);
+/* Before any group is opened: begins the repair of this one when the last start, or what ran then, asked for it (node->repairs). False:
+ * it can not be; `error` says why and what to do. */
+bool repair_open(struct node_group *g, struct buf *error);
+/* The group cannot be opened, for `error`: the next start is to repair it. False: it cannot; so, and what to do, is added to `error`. */
+bool repair_note(struct node_group *g, struct buf *error);
 void repair_over(struct node_group *g); /* the group is open */
 void repair_stop(struct node_group *g);
 void repair_look(struct node *n);

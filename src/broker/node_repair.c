@@ -2,14 +2,15 @@
  *
  *   while it runs    node_damaged: said once -> a leader hands over -> the leader is asked: does a majority stay without this node?
  *                    -> GROUP/damaged -> the process starts itself anew
- *   the next start   GROUP/damaged is there, or a group cannot be opened for damage: no group of the node is opened. It votes for nobody
+ *   at a start       a group cannot be opened for damage -> GROUP/damaged -> the process starts itself anew
+ *   the next start   GROUP/damaged is there: no group of the node is opened. It votes for nobody
  *                    and acknowledges nothing; it asks peer after peer who leads, and fetches a state at the entry that the leader's log
  *                    ended with when it was asked, or later -> incoming/ready -> starts itself anew
  *   the one after    incoming_finish puts the state in place, the group opens, GROUP/damaged goes
  *
- * GROUP/damaged:  "queen damaged 1" | "fetches N" | what was found. N counts the states that were fetched for this damage: after
- * REPAIR_FETCHES_MAX of them the start is refused, as it would be without peers. A group that cannot be opened has no such file before
- * the first fetch: who puts its files right and starts it again has a sound group.
+ * GROUP/damaged:  "queen damaged 1" | "fetches N" | "running", "start" or "fetched" | what was found. N counts the states that were
+ * fetched for this damage: after REPAIR_FETCHES_MAX of them the start is refused, as it would be without peers. What a start wrote goes
+ * when the repair begins: who puts the files right and starts the node again has a sound group.
  *
  * When nobody leads within REPAIR_PATIENCE_US and the group could be opened, it is: what is damaged is not served, all else is. */
 #include "broker/node.h"
@@ -43,7 +44,8 @@ struct repair {
     struct snapshots *snapshots;
     struct loop_timer timer;
     uint64_t term; /* ours, as it was stored */
-    bool opens;    /* the group could be opened as it is */
+    uint32_t fetches;
+    bool opens; /* the group could be opened as it is */
     bool fetched;
     int64_t began_us, said_us, low_said_us;
     uint32_t at; /* the peer asked last */
@@ -53,8 +55,12 @@ struct repair {
 
 /* ---- GROUP/damaged ------------------------------------------------------------------------------------------------ */
 
+enum damage_state { DAMAGE_RUNNING, DAMAGE_START, DAMAGE_FETCHED, DAMAGE_STATES };
+static const char *const DAMAGE_NAMES[] = {"running", "start", "fetched"};
+
 struct damage_file {
     uint32_t fetches;
+    enum damage_state state;
     char what[NODE_DAMAGE_BYTES];
 };
 
@@ -68,7 +74,7 @@ static bool damage_store(const struct node_group *g, const struct damage_file *f
     char path[FILES_PATH_BYTES];
     struct buf text = {0};
     damage_path(g, path);
-    buf_printf(&text, "queen damaged 1\nfetches %" PRIu32 "\n%s\n", f->fetches, f->what);
+    buf_printf(&text, "queen damaged 1\nfetches %" PRIu32 "\n%s\n%s\n", f->fetches, DAMAGE_NAMES[f->state], f->what);
     int code = files_replace(path, buf_view(&text));
     buf_free(&text);
     if (code != 0) log_error("%s: cannot be written: %s", path, strerror(code));
@@ -83,9 +89,13 @@ static bool damage_load(const struct node_group *g, struct damage_file *out)
     int head = 0;
     *out = (struct damage_file){0};
     damage_path(g, path);
+    char state[16];
     bool there = files_read(path, 0, NODE_DAMAGE_BYTES + 64, &text) == 0;
     buf_byte(&text, '\0');
-    if (there && sscanf(text.at, "queen damaged 1\nfetches %" SCNu32 "\n%n", &out->fetches, &head) == 1 && head > 0) {
+    if (there && sscanf(text.at, "queen damaged 1\nfetches %" SCNu32 "\n%15s\n%n", &out->fetches, state, &head) == 2 &&
+        head > 0) {
+        for (int i = 0; i < DAMAGE_STATES; i++)
+            if (strcmp(state, DAMAGE_NAMES[i]) == 0) out->state = (enum damage_state)i;
         snprintf(out->what, sizeof out->what, "%s", text.at + head);
         out->what[strcspn(out->what, "\n")] = '\0';
     }
@@ -258,11 +268,10 @@ static void repair_last(void *ctx, uint64_t peer, uint64_t term, uint64_t index)
 static void repair_fetched(void *ctx, uint64_t index)
 {
     struct repair *r = ctx;
-    struct damage_file f;
+    struct damage_file f = {.fetches = r->fetches + 1, .state = DAMAGE_FETCHED};
     (void)index;
     r->fetched = true;
-    if (!damage_load(r->group, &f)) snprintf(f.what, sizeof f.what, "%s", r->group->damage.what);
-    f.fetches++;
+    snprintf(f.what, sizeof f.what, "%s", r->group->damage.what);
     damage_store(r->group, &f);
     node_start_anew(r->group->node);
 }
@@ -297,12 +306,16 @@ static void repair_tick(struct loop_timer *t)
     for (uint32_t i = 0; i < n->peer_count; i++) snapshots_who(r->snapshots, n->peers[i].id);
 }
 
-static void repair_start(struct node_group *g, const struct replica_look *look, bool opens)
+static void repair_start(struct node_group *g, const struct replica_look *look, const struct damage_file *f)
 {
     struct node *n = g->node;
     struct repair *r = calloc(1, sizeof *r);
     must(r != NULL);
-    *r = (struct repair){.group = g, .term = look->term, .opens = opens, .began_us = clock_mono_us()};
+    *r = (struct repair){.group = g,
+                         .term = look->term,
+                         .fetches = f->fetches,
+                         .opens = f->state == DAMAGE_RUNNING,
+                         .began_us = clock_mono_us()};
     struct snapshots_options o = {.dir = g->dir,
                                   .loop = n->loop,
                                   .cluster = n->disk.cluster,
@@ -320,65 +333,64 @@ static void repair_start(struct node_group *g, const struct replica_look *look, 
     loop_timer_set(n->loop, &r->timer, clock_mono_us());
 }
 
-bool repair_wanted(struct node_group *g)
-{
-    struct damage_file f;
-    char path[FILES_PATH_BYTES];
-    uint64_t bytes;
-    if (!g->node->clustered || !damage_load(g, &f)) return false;
-    snprintf(path, sizeof path, "%.4096s/incoming/ready", g->dir);
-    return f.fetches == 0 && files_size(path, &bytes) != 0;
-}
-
 /* Who this directory is, its term and who the others are must be known, and somebody else must hold what is lost here. */
-static bool repair_can(struct node_group *g, struct replica_look *look, struct buf *why)
+static bool repair_can(struct node_group *g, struct replica_look *look, uint32_t fetches, struct buf *error)
 {
     const struct node *n = g->node;
     uint32_t others = 0;
-    struct buf error = {0};
-    replica_look(g->dir, look, &error);
+    const char *why = NULL;
+    struct buf unread = {0};
+    replica_look(g->dir, look, &unread);
+    buf_free(&unread);
     bool ours = look->has_identity && look->node == n->id && uuid_equal(look->cluster, n->disk.cluster);
     look->has_members = look->members.count > 0; /* not when the file is damaged */
     for (uint32_t i = 0; look->has_members && i < look->members.count; i++)
         others += look->members.at[i].id != n->id && look->members.at[i].role == REPLICA_VOTER;
     if (!look->has_members) others = n->config->peer_count > 1 || n->disk.joined;
-    if (!ours)
-        buf_text(why, "the file `identity` is missing, damaged or of another node");
-    else if (!look->has_meta || look->waits)
-        buf_text(why, "its term and vote are not known");
-    else if (others == 0)
-        buf_text(why, "no other node votes");
-    buf_free(&error);
-    return why->len == 0;
+    if (fetches >= REPAIR_FETCHES_MAX) why = "the states that were fetched for it did not help";
+    if (others == 0) why = "no other node votes";
+    if (!look->has_meta || look->waits) why = "its term and vote are not known";
+    if (!ours) why = "the file `identity` is missing, damaged or of another node";
+    if (why == NULL) return true;
+    buf_printf(error,
+               "; it is not replaced by a peer's: %s. Remove the node from the cluster (DELETE "
+               "/api/v1/system/raft/membership/members/%" PRIu64 " at another one), empty the directory, start with "
+               "QUEEN_RAFT_JOIN=true and add it anew",
+               why, n->id);
+    return false;
 }
 
-bool repair_open(struct node_group *g, bool opens, struct buf *error)
+bool repair_note(struct node_group *g, struct buf *error)
 {
-    struct node *n = g->node;
     struct damage_file f;
     struct replica_look look;
-    struct buf why = {0};
-    if (!n->clustered) return false;
-    bool noted = damage_load(g, &f);
-    if (f.fetches >= REPAIR_FETCHES_MAX) buf_printf(&why, "%" PRIu32 " fetched states did not help", f.fetches);
-    if (why.len == 0) repair_can(g, &look, &why);
-    if (why.len > 0) {
-        buf_printf(error,
-                   "; it is not replaced by a peer's: %.*s. Remove the node from the cluster (DELETE "
-                   "/api/v1/system/raft/membership/members/%" PRIu64 " at another one), empty the directory, start with "
-                   "QUEEN_RAFT_JOIN=true and add it anew",
-                   (int)why.len, why.at, n->id);
-        buf_free(&why);
-        return false;
-    }
-    if (!noted) snprintf(f.what, sizeof f.what, "%.*s", (int)error->len, error->at);
+    if (!g->node->clustered) return false;
+    damage_load(g, &f);
+    if (!repair_can(g, &look, f.fetches, error)) return false;
+    f.state = DAMAGE_START;
+    snprintf(f.what, sizeof f.what, "%.*s", (int)error->len, error->at);
+    return damage_store(g, &f);
+}
+
+bool repair_open(struct node_group *g, struct buf *error)
+{
+    struct damage_file f;
+    struct replica_look look;
+    char path[FILES_PATH_BYTES];
+    uint64_t bytes;
+    if (!g->node->clustered || !damage_load(g, &f)) return true;
+    snprintf(path, sizeof path, "%.4096s/incoming/ready", g->dir);
+    if (f.state == DAMAGE_FETCHED || files_size(path, &bytes) == 0) return true; /* to be put in place */
+    buf_printf(error, "%s: damaged", g->dir);
+    if (!repair_can(g, &look, f.fetches, error)) return f.state == DAMAGE_RUNNING; /* it opens, and serves what it can */
+    if (f.state == DAMAGE_START && damage_remove(g) != 0) return false;
     snprintf(g->damage.what, sizeof g->damage.what, "%s", f.what);
     g->damage.damaged = true;
     log_error("group %" PRIu32 ": this node's copy is damaged and is replaced by the leader's: %s", g->number, f.what);
     /* Until the group is open its members are those of the stored configuration. */
     if (look.has_members) g->now = look.members;
     g->now.committed = false;
-    repair_start(g, &look, opens);
+    repair_start(g, &look, &f);
     return true;
 }
 

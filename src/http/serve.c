@@ -273,6 +273,26 @@ static int fail(int code, const char *what, const struct buf *error)
     return code;
 }
 
+/* Only when that fails does it come back. */
+static int exec_self(void)
+{
+    enum { ARGUMENTS_BYTES_MAX = 1 << 21, ARGUMENTS_MAX = 1024 };
+    static char *arguments[ARGUMENTS_MAX + 1];
+    char *bytes = malloc(ARGUMENTS_BYTES_MAX);
+    size_t len = 0, count = 0;
+    int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+    must(bytes != NULL);
+    for (ssize_t n = 1; fd >= 0 && n > 0 && len<ARGUMENTS_BYTES_MAX - 1; len += n> 0 ? (size_t)n : 0)
+        n = read(fd, bytes + len, ARGUMENTS_BYTES_MAX - 1 - len);
+    for (size_t at = 0; at < len && count < ARGUMENTS_MAX; at += strlen(bytes + at) + 1) arguments[count++] = bytes + at;
+    if (count > 0) {
+        close_range(3, ~0u, CLOSE_RANGE_CLOEXEC); /* whatever a library left open */
+        execv("/proc/self/exe", arguments);
+    }
+    log_error("cannot start anew: %s", strerror(errno));
+    return 3;
+}
+
 static int node_begin(struct serve *s, struct buf *error)
 {
     int exit_code = 2;
@@ -302,6 +322,7 @@ static int serve_run(struct serve *s, struct buf *error)
         code = node_begin(s, error);
     else
         buf_text(error, "cannot start a thread");
+    if (code == NODE_AGAIN) return exec_self();
     if (code != 0) {
         edges_halt(s);
         return fail(code, "", error);
@@ -330,26 +351,6 @@ static void serve_free(struct serve *s)
     free(s->edges);
     free(s->http.edges);
     free(s);
-}
-
-/* Only when that fails does it come back. */
-static int exec_self(void)
-{
-    enum { ARGUMENTS_BYTES_MAX = 1 << 21, ARGUMENTS_MAX = 1024 };
-    static char *arguments[ARGUMENTS_MAX + 1];
-    char *bytes = malloc(ARGUMENTS_BYTES_MAX);
-    size_t len = 0, count = 0;
-    int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
-    must(bytes != NULL);
-    for (ssize_t n = 1; fd >= 0 && n > 0 && len<ARGUMENTS_BYTES_MAX - 1; len += n> 0 ? (size_t)n : 0)
-        n = read(fd, bytes + len, ARGUMENTS_BYTES_MAX - 1 - len);
-    for (size_t at = 0; at < len && count < ARGUMENTS_MAX; at += strlen(bytes + at) + 1) arguments[count++] = bytes + at;
-    if (count > 0) {
-        close_range(3, ~0u, CLOSE_RANGE_CLOEXEC); /* whatever a library left open */
-        execv("/proc/self/exe", arguments);
-    }
-    log_error("cannot start anew: %s", strerror(errno));
-    return 3;
 }
 
 int serve_main(int argc, char **argv)

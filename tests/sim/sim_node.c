@@ -105,8 +105,9 @@ static void boot_run(void *ctx)
         cluster_open(n, h);
     }
     if (alone ? n->broker == NULL : h->node == NULL) {
-        sim_say("refuses to start: %.*s", (int)h->error.len, h->error.at);
-        sim_process_end(SIM_END_EXIT, h->exit_code);
+        bool starts_anew = h->exit_code == NODE_AGAIN;
+        sim_say("%s: %.*s", starts_anew ? "starts anew" : "refuses to start", (int)h->error.len, h->error.at);
+        sim_process_end(SIM_END_EXIT, starts_anew ? 0 : h->exit_code);
     }
     n->booting = false;
 }
