@@ -557,6 +557,16 @@ enum log_status log_read_record(struct log *l, uint64_t pos, size_t len, char *o
     return log_read(l, pos, len, out);
 }
 
+bool log_segment_next(struct log *l, uint64_t from, uint64_t *first_pos, uint64_t *end_pos)
+{
+    uint32_t i = 0;
+    while (i < l->seg_count && l->segs[i].first < from) i++;
+    if (i == l->seg_count) return false;
+    *first_pos = l->segs[i].first;
+    *end_pos = l->segs[i].end;
+    return true;
+}
+
 void log_trim(struct log *l, uint64_t pos, bool (*wanted)(void *ctx, uint64_t first_pos, uint64_t end_pos), void *ctx)
 {
     uint32_t kept = 0;
