@@ -661,6 +661,11 @@ static void due_skip(void *ctx, struct uuid tenant, struct slice queue, struct s
     (void)ctx, (void)tenant, (void)queue, (void)partition; /* they are only counted */
 }
 
+struct log *broker_archive(struct broker *b)
+{
+    return atomic_load_explicit(&b->archive_seen, memory_order_acquire);
+}
+
 struct replica *broker_replica(struct broker *b)
 {
     return b->replica;
@@ -708,7 +713,9 @@ void broker_metrics(struct broker *b, struct broker_metrics *out)
     out->trimmed_lanes_total = b->trimmed_lanes_total;
     out->trimmed_messages_total = b->trimmed_messages_total;
     memcpy(out->entry_buckets, b->entry_buckets, sizeof out->entry_buckets);
-    log_stats(replica_log(b->replica), &out->log);
+    log_stats(b->places.log, &out->log);
+    if (b->places.archive != NULL) log_stats(b->places.archive, &out->archive);
+    reclaim_stats(b, &out->reclaim);
     engine_stats(b->engine, &out->engine);
     if (out->engine.timer_first_us == 0 || out->engine.timer_first_us > b->now.wall_us) return;
     out->timer_overdue_us = b->now.wall_us - out->engine.timer_first_us;

@@ -236,6 +236,11 @@ struct broker_health {
 };
 void broker_health(const struct broker *b, struct broker_health *out); /* any thread */
 
+/* Mostly dead files given back, since the start. */
+struct reclaim_stats {
+    uint64_t files, bytes, copied_bytes; /* copied_bytes: of them, what was still wanted, to the archive */
+};
+
 enum { TIMERS_DUE_COUNTED = 10000 };
 /* What the group thread itself read of the store or the log's files: reads, and microseconds. */
 struct cold_waits {
@@ -256,7 +261,8 @@ struct broker_metrics {
     uint64_t entry_us_total;                              /* submit to applied, summed */
     uint64_t entry_buckets[24];                           /* entries by submit-to-applied time: < 2^i * 16 us */
     uint64_t apply_us_total;
-    struct log_stats log;
+    struct log_stats log, archive;
+    struct reclaim_stats reclaim;
     struct engine_stats engine;
     struct cold_waits cold_entry_rows, cold_call_rows,
         cold_entry_blocks;                           /* rows while entries were executed; otherwise; blocks */
@@ -268,6 +274,7 @@ void broker_metrics(struct broker *b, struct broker_metrics *out);
 
 /* On the group's loop: members, progress and changes (replica.h). */
 struct replica *broker_replica(struct broker *b);
+struct log *broker_archive(struct broker *b); /* NULL: there is none yet. Any thread */
 
 /* How old the messages of a queue (by its number) were that were delivered in the last minute or two. Where broker_metrics may be
  * called. False: none were. O(1). */

@@ -420,6 +420,7 @@ struct broker {
 
     /* read and written from any thread */
     atomic_bool ready, storage_full;
+    _Atomic(struct log *) archive_seen; /* places.archive */
     atomic_uint_fast64_t leader_id;
     atomic_int_fast64_t heard_us,
         lag_us; /* of a majority (leader) or the leader: mono; how old the last applied entry is while behind */

@@ -67,6 +67,13 @@ static bool archive_check(struct broker *b, struct buf *error)
 static void reclaim_fire(struct loop_timer *t);
 static void scanned(struct loop_task *t);
 
+/* All of it is durable. */
+static void archive_show(struct broker *b)
+{
+    b->reclaim->archive_end = log_end_pos(b->places.archive);
+    atomic_store_explicit(&b->archive_seen, b->places.archive, memory_order_release);
+}
+
 static bool segment_any(void *ctx, const struct files_entry *e)
 {
     uint64_t first_pos;
@@ -102,7 +109,7 @@ bool reclaim_open(struct broker *b, int *exit_code, struct buf *error)
                                      reclaim_worker_synced, error);
     if (s == LOG_IO) *exit_code = 3;
     if (s != LOG_OK) return false;
-    r->archive_end = log_end_pos(b->places.archive);
+    archive_show(b);
     return archive_check(b, error);
 }
 
@@ -235,7 +242,7 @@ static void segment_over(struct reclaim *r)
     log_debug("reclaim: %s: %llu bytes were wanted of it, %u holders moved, %llu bytes stay", text, (unsigned long long)r->live,
               r->moved, (unsigned long long)left);
     if (left == 0) {
-        r->stats.segments++;
+        r->stats.files++;
         r->stats.bytes += r->end - r->first;
     }
     for (uint32_t i = 0; left > 0 && i < r->candidate_count; i++)
@@ -335,7 +342,7 @@ static void copied(struct loop_task *t)
     must(r->state == RECLAIM_COPIES);
     b->places.archive = r->job.places.archive;
     r->stats.copied_bytes += r->job.copied_bytes;
-    if (b->places.archive != NULL) r->archive_end = log_end_pos(b->places.archive); /* all of it is durable */
+    if (b->places.archive != NULL) archive_show(b);
     r->state = RECLAIM_MOVES;
     go_on(r, 0);
 }

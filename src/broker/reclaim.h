@@ -105,9 +105,7 @@ void reclaim_free(struct broker *b);
 /* All that anything points to lies in the archive before this position, durable. 0: there is none. */
 uint64_t reclaim_archive_end(const struct broker *b);
 
-struct reclaim_stats {
-    uint64_t segments, bytes, copied_bytes; /* given back: files, and what they held; copied to the archive */
-};
+struct reclaim_stats;
 void reclaim_stats(const struct broker *b, struct reclaim_stats *out);
 
 #endif

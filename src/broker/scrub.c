@@ -80,24 +80,31 @@ static void damage_tell(struct scrub *s, uint32_t group, uint64_t end_pos, const
 }
 
 /* False: it is time to stop. */
-static bool group_scrub(struct scrub *s, uint32_t group)
+static bool log_pass(struct scrub *s, uint32_t group, struct log *l, uint64_t top)
 {
-    struct broker *b = node_group(s->node, group);
     struct log_scrub o = {.ctx = s, .pace = pace};
     struct buf error = {0};
-    if (b == NULL) return true;
     for (uint64_t from = 0;;) {
         buf_clear(&error);
         uint64_t before = from;
-        if (log_scrub(replica_log(broker_replica(b)), &from, &o, &error) != LOG_OK) {
+        if (log_scrub(l, &from, &o, &error) != LOG_OK) {
             o.offset = 0;
             log_warn("scrub: %.*s", (int)error.len, error.at);
         }
-        if (o.damaged) damage_tell(s, group, from, &o);
+        if (o.damaged) damage_tell(s, group, from | top, &o);
         if (from == before || !sleep_until(s, 0)) break;
     }
     buf_free(&error);
     return sleep_until(s, 0);
+}
+
+static bool group_scrub(struct scrub *s, uint32_t group)
+{
+    struct broker *b = node_group(s->node, group);
+    if (b == NULL) return true;
+    if (!log_pass(s, group, replica_log(broker_replica(b)), 0)) return false;
+    struct log *archive = broker_archive(b);
+    return archive == NULL || log_pass(s, group, archive, PLACE_ARCHIVE);
 }
 
 static void *scrub_thread(void *ctx)

@@ -1,4 +1,4 @@
-/* Reads the sealed files of the log now and then, so that damage is known before somebody needs what is damaged.
+/* Reads the sealed files of the log and of the archive now and then, so that damage is known before somebody needs what is damaged.
  *
  * One thread for all groups, at most scrub_bytes_s: segment after segment, each record against its checksum, past the kernel's cache. A round
  * that has seen all rests SCRUB_REST_US. Damage is logged once, with file and place, and counted; a node with peers is repaired for it

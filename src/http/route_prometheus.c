@@ -177,6 +177,15 @@ static void raft_families(struct buf *out, const struct group_numbers *g)
     seconds(out, "queen_raft_apply_seconds_total", "", m->apply_us_total);
 }
 
+static void payload_homes(struct buf *out, const char *home, uint64_t live, uint64_t files)
+{
+    char labels[64];
+    snprintf(labels, sizeof labels, "{home=\"%s\",kind=\"live\"}", home);
+    value(out, "queen_payload_storage_bytes", labels, live);
+    snprintf(labels, sizeof labels, "{home=\"%s\",kind=\"dead\"}", home);
+    value(out, "queen_payload_storage_bytes", labels, files > live ? files - live : 0);
+}
+
 static void storage_families(struct buf *out, const struct group_numbers *g)
 {
     const struct broker_metrics *m = &g->all;
@@ -197,6 +206,14 @@ static void storage_families(struct buf *out, const struct group_numbers *g)
            "What an entry would read and was read ahead of it, or not for want of room.");
     value(out, "queen_cold_foreseen_total", "{outcome=\"read\"}", m->foreseen_total);
     value(out, "queen_cold_foreseen_total", "{outcome=\"dropped\"}", m->foreseen_dropped_total);
+    family(out, "queen_payload_storage_bytes", "gauge",
+           "Files of the log and of the archive: payloads still wanted, and the rest.");
+    payload_homes(out, "log", m->engine.log_live_bytes, m->log.file_bytes);
+    payload_homes(out, "archive", m->engine.archive_live_bytes, m->archive.file_bytes);
+    single(out, "queen_reclaim_files_total", "counter", "Mostly dead files whose wanted payloads were copied.",
+           m->reclaim.files);
+    single(out, "queen_reclaim_freed_bytes_total", "counter", "Their bytes.", m->reclaim.bytes);
+    single(out, "queen_reclaim_copied_bytes_total", "counter", "Payload bytes copied to the archive.", m->reclaim.copied_bytes);
     family(out, "queen_raft_store_operations_total", "counter", "Work of the row store.");
     GROUPED(out, g, "queen_raft_store_operations_total", "kind=\"batches\"", store_batches);
     GROUPED(out, g, "queen_raft_store_operations_total", "kind=\"rows\"", store_rows);
@@ -276,6 +293,13 @@ static void numbers_add(struct broker_metrics *all, const struct broker_metrics 
         SUM(log.written_bytes),
         SUM(log.cold_reads),
         SUM(log.cache_bytes),
+        SUM(log.file_bytes),
+        SUM(archive.file_bytes),
+        SUM(reclaim.files),
+        SUM(reclaim.bytes),
+        SUM(reclaim.copied_bytes),
+        SUM(engine.log_live_bytes),
+        SUM(engine.archive_live_bytes),
         SUM(engine.queues),
         SUM(engine.partitions),
         SUM(engine.lanes_in_memory),

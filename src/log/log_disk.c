@@ -131,12 +131,24 @@ static bool segment_enter(struct log *l, const struct image *i, struct fault *f)
     return !longer || file_extend(l, s, f);
 }
 
+/* file_lock held. What decides whether zeros are written ahead. */
+static void rate_count(struct log *l, uint64_t bytes)
+{
+    int64_t now_us = clock_mono_us(), past_us = now_us - l->rate_us;
+    l->write_mean = (l->write_mean * 7 + bytes) / 8;
+    l->rate_bytes += bytes;
+    if (past_us < LOG_RATE_US) return;
+    l->write_rate = l->rate_bytes * 1000000 / (uint64_t)past_us;
+    l->rate_us = now_us;
+    l->rate_bytes = 0;
+}
+
 /* Keeps the keeper's zeros out of the way of [from, to) of the file. */
 static void range_claim(struct log *l, struct segment *s, uint64_t from, uint64_t to)
 {
     pthread_mutex_lock(&l->file_lock);
     if (s->claimed < to) s->claimed = to;
-    l->write_mean = (l->write_mean * 7 + (to - from)) / 8;
+    rate_count(l, to - from);
     while (s->zero_from < to && from < s->zero_to) pthread_cond_wait(&l->file_cond, &l->file_lock);
     if (s->file_bytes < to) s->file_bytes = to;
     bool slow;
