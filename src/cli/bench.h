@@ -160,6 +160,12 @@ bool bench_await(struct load *l, const _Atomic uint64_t *value, uint64_t want);
 
 void bench_sleep(double s);
 
+/* ---- many lanes (bench_lanes.c) ---- */
+
+/* One message into each lane; all of them popped and acked by the group. */
+int bench_lanes_fill(struct bench *b);
+int bench_lanes_drain(struct bench *b);
+
 /* ---- workloads ---- */
 
 int bench_push(struct bench *b);
@@ -169,6 +175,7 @@ int bench_jobs(struct bench *b);
 int bench_idle(struct bench *b);
 int bench_lanes(struct bench *b);
 int bench_replay(struct bench *b);
+int bench_bulk(struct bench *b);
 int bench_polls(struct bench *b);
 int bench_redis(struct bench *b);
 int bench_step(struct bench *b);

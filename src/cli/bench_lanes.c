@@ -81,7 +81,7 @@ static int phase_run(struct bench *b, const struct load_work *work, void *shared
     return BENCH_REFUSED;
 }
 
-static int lanes_fill(struct bench *b)
+int bench_lanes_fill(struct bench *b)
 {
     struct lanes_shared s = {.bench = b, .lanes = b->options.lanes};
     int64_t from = load_now_ns();
@@ -90,7 +90,7 @@ static int lanes_fill(struct bench *b)
     return rc;
 }
 
-static int lanes_drain(struct bench *b)
+int bench_lanes_drain(struct bench *b)
 {
     const struct bench_options *o = &b->options;
     if (!o->pop) return BENCH_OK;
@@ -166,8 +166,8 @@ static int lanes_measure(struct bench *b, struct proc_broker *broker)
     proc_sample(broker->pid, &s);
     report_number(r, "rss_empty_mb", (double)s.rss_bytes / 1e6, 1);
     int rc = bench_queue_create(b);
-    if (rc == BENCH_OK) rc = lanes_fill(b);
-    if (rc == BENCH_OK) rc = lanes_drain(b);
+    if (rc == BENCH_OK) rc = bench_lanes_fill(b);
+    if (rc == BENCH_OK) rc = bench_lanes_drain(b);
     if (rc != BENCH_OK) return rc;
     memory_settle(broker->pid, &s);
     report_number(r, "rss_mb", (double)s.rss_bytes / 1e6, 1);

@@ -20,11 +20,12 @@ enum workload_bit {
     W_KV = 512,
     W_REDIS_STEP = 1024,
     W_REPLAY = 2048,
+    W_BULK = 4096,
     W_PEER = W_REDIS | W_REDIS_STEP,
     W_QUEUED = W_PUSH | W_POPACK | W_DELIVER | W_JOBS | W_POLLS | W_STEP,
     W_LOAD = W_QUEUED | W_KV,
-    W_OWN = W_IDLE | W_LANES | W_REPLAY,
-    W_ALL = 4095,
+    W_OWN = W_IDLE | W_LANES | W_REPLAY | W_BULK,
+    W_ALL = 8191,
 };
 
 enum option_id {
@@ -73,24 +74,26 @@ static const struct bench_option {
     {"pid", O_PID, "N", W_LOAD | W_PEER, "its process, for CPU and memory (found by the port)"},
     {"binary", O_BINARY, "FILE", W_LOAD | W_OWN, "the broker to start, with --data (this program)"},
     {"data", O_DATA, "DIR", W_LOAD | W_OWN,
-     "start a broker of its own on this folder, empty or missing (idle, lanes, replay: required)"},
+     "start a broker of its own on this folder, empty or missing (idle, lanes, replay, bulk: required)"},
     {"duration", O_DURATION, "S", W_ALL & ~W_LANES, "measured seconds (10; replay: 120, or until nearly all is read)"},
-    {"warmup", O_WARMUP, "S", W_LOAD | W_PEER, "seconds before (1; polls 5)"},
-    {"threads", O_THREADS, "N", W_LOAD | W_LANES | W_REPLAY | W_PEER, "load threads (1)"},
-    {"conns", O_CONNS, "N", W_LOAD | W_LANES | W_REPLAY | W_PEER,
+    {"warmup", O_WARMUP, "S", W_LOAD | W_PEER | W_BULK, "seconds before (1; polls 5)"},
+    {"threads", O_THREADS, "N", W_LOAD | W_LANES | W_REPLAY | W_PEER | W_BULK, "load threads (1)"},
+    {"conns", O_CONNS, "N", W_LOAD | W_LANES | W_REPLAY | W_PEER | W_BULK,
      "connections, one request at a time on each (64; lanes 32; replay 16; polls 20000)"},
     {"workers", O_CONNS, "N", W_STEP | W_REDIS_STEP, "the same: connections that step"},
     {"consumers", O_CONSUMERS, "N", W_DELIVER | W_STEP, "connections that wait in a long poll; step: with --rate (32)"},
     {"pushers", O_PUSHERS, "N", W_POPACK | W_STEP,
      "push on N connections meanwhile instead of filling first (0); step: with --rate (16)"},
-    {"lanes", O_LANES, "N", (W_QUEUED & ~W_POLLS) | W_LANES | W_REPLAY | W_PEER,
-     "partitions, or streams (200; lanes 1000000; replay 1000)"},
-    {"batch", O_BATCH, "N", W_PUSH | W_POPACK | W_LANES | W_REPLAY | W_PEER | W_STEP | W_KV,
-     "messages in a request, ops in a call (1; popack 100; lanes, replay 1000; step 10)"},
-    {"size", O_SIZE, "BYTES", W_LOAD | W_LANES | W_REPLAY | W_PEER, "of one payload (256; replay 100); kv: of one value (64)"},
-    {"rate", O_RATE, "N", W_PUSH | W_DELIVER | W_JOBS | W_POPACK | W_REDIS | W_STEP | W_KV,
-     "messages, steps or calls a second to offer; 0 = as fast as answers come (0; deliver 1000; jobs 500)"},
-    {"dedup", O_DEDUP, "on|off", W_QUEUED | W_REDIS | W_LANES | W_REPLAY, "the queue's dedup window, 3600 s or 0 (on)"},
+    {"lanes", O_LANES, "N", (W_QUEUED & ~W_POLLS) | W_LANES | W_REPLAY | W_PEER | W_BULK,
+     "partitions, or streams (200; lanes, bulk 1000000; replay 1000)"},
+    {"batch", O_BATCH, "N", W_PUSH | W_POPACK | W_LANES | W_REPLAY | W_PEER | W_STEP | W_KV | W_BULK,
+     "messages in a request, ops in a call (1; popack 100; lanes, replay 1000; step, bulk 10)"},
+    {"size", O_SIZE, "BYTES", W_LOAD | W_LANES | W_REPLAY | W_PEER | W_BULK,
+     "of one payload (256; replay 100); kv: of one value (64)"},
+    {"rate", O_RATE, "N", W_PUSH | W_DELIVER | W_JOBS | W_POPACK | W_REDIS | W_STEP | W_KV | W_BULK,
+     "messages, steps or calls a second to offer; 0 = as fast as answers come (0; deliver 1000; jobs 500; bulk 10000)"},
+    {"dedup", O_DEDUP, "on|off", W_QUEUED | W_REDIS | W_LANES | W_REPLAY | W_BULK,
+     "the queue's dedup window, 3600 s or 0 (on)"},
     {"spread", O_SPREAD, NULL, W_PUSH | W_REPLAY, "every item of a batch into another lane; replay: when it fills them"},
     {"count", O_COUNT, "N", W_POPACK | W_REPLAY | W_STEP | W_REDIS_STEP,
      "messages to fill in first (2000000; replay 1000000; step: enough for 30,000 steps a second, more where more are "
@@ -103,7 +106,8 @@ static const struct bench_option {
     {"no-pop", O_NO_POP, NULL, W_LANES, "do not pop: lanes without a group's cursor"},
     {"no-ack", O_NO_ACK, NULL, W_LANES | W_REPLAY, "pop but leave the leases"},
     {"queue", O_QUEUE, "NAME", W_QUEUED | W_LANES, "use and keep this queue (a new one, deleted afterwards)"},
-    {"group", O_GROUP, "NAME", W_POPACK | W_DELIVER | W_JOBS | W_LANES | W_REPLAY | W_POLLS | W_STEP, "consumer group (bench)"},
+    {"group", O_GROUP, "NAME", W_POPACK | W_DELIVER | W_JOBS | W_LANES | W_REPLAY | W_POLLS | W_STEP | W_BULK,
+     "consumer group (bench)"},
 };
 
 enum { OPTION_COUNT = sizeof OPTIONS / sizeof OPTIONS[0] };
@@ -122,6 +126,7 @@ static const struct workload {
     {"idle", W_IDLE, bench_idle, "start a broker on an empty folder: time to ready, memory and CPU at rest"},
     {"lanes", W_LANES, bench_lanes, "start a broker, one message into each of many lanes, kill it, start it again"},
     {"replay", W_REPLAY, bench_replay, "start a broker, fill it, start it again, and read everything from disk by a new group"},
+    {"bulk", W_BULK, bench_bulk, "what others notice of a seek, a group's delete and a queue's delete over many lanes"},
     {"step", W_STEP, bench_step, "pop a batch, then one transaction: acks, outputs, one KV put, one once marker"},
     {"kv", W_KV, bench_kv, "KV puts or gets, alone or several a call"},
     {"redis", W_REDIS, bench_redis, "the same pushes to Redis streams, for comparison"},
@@ -162,14 +167,14 @@ static void defaults_set(struct bench_options *o, enum workload_bit w)
                                  : 64,
         .consumers = 32,
         .threads = 1,
-        .lanes = w == W_LANES    ? 1000000
-                 : w == W_REPLAY ? 1000
-                                 : 200,
+        .lanes = w & (W_LANES | W_BULK) ? 1000000
+                 : w == W_REPLAY        ? 1000
+                                        : 200,
         .pushers = w == W_STEP ? 16 : 0,
-        .batch = w == W_POPACK                 ? 100
-                 : w & (W_LANES | W_REPLAY)    ? 1000
-                 : w & (W_STEP | W_REDIS_STEP) ? 10
-                                               : 1,
+        .batch = w == W_POPACK                          ? 100
+                 : w & (W_LANES | W_REPLAY)             ? 1000
+                 : w & (W_STEP | W_REDIS_STEP | W_BULK) ? 10
+                                                        : 1,
         .size = w == W_KV       ? 64
                 : w == W_REPLAY ? 100
                                 : 256,
@@ -183,6 +188,7 @@ static void defaults_set(struct bench_options *o, enum workload_bit w)
                     : w == W_REPLAY ? 0
                                     : 1,
         .rate = w == W_DELIVER ? 1000
+                : w == W_BULK  ? 10000
                 : w == W_JOBS  ? 500
                                : 0,
         .dedup = true,

@@ -207,6 +207,7 @@ bool run_find_here(const struct engine *e, const struct partition *p, uint64_t o
 uint64_t run_offset_at(const struct engine *e, const struct partition *p, int64_t us)
 {
     if (p->tail == p->start || p->last_created_us < us) return p->tail;
+    if (us <= p->start_us) return p->start;
     if (p->run_count == 0 || p->runs[0].created_us >= us) {
         if (run_memory_first(p) > p->start) {
             struct run_search s = {.offset = p->start, .created_us = us < 1 ? 1 : us};
