@@ -8,6 +8,9 @@
  * Group commit is driven by backlog: with nothing in flight an entry is closed at once; while one is being synced the batch fills,
  * unless it is large already. A few entries may be in flight, bounded in number and bytes.
  *
+ * Of the pieces of what concerns a whole queue or tenant at most one goes into an entry, behind everything else, and none while the store
+ * is behind: the rows that it changes would pile up, and the cut that collects them would take long.
+ *
  * Failure: not the leader any more -> every gathered call is answered CALL_NO_LEADER, nothing was written. */
 #include <stdlib.h>
 
@@ -297,6 +300,13 @@ static void gather_calls(struct broker *b, struct flight *f)
         slot_add(f, c);
         if (c->kind == CALL_WRITE && b->parked.count > 0) write_handoff(b, f, c);
     }
+    c = b->bulk.first;
+    if (!keeper_bulk_due(b) || !entry_has_room(f, c->command.len)) return;
+    b->keeper.bulk_at_us = b->mono_us + BULK_EVERY_US;
+    call_list_remove(c);
+    b->queued_bytes -= c->command.len;
+    f->bytes += c->command.len;
+    slot_add(f, c);
 }
 
 /* ---- write -------------------------------------------------------------------------------------------------------- */
@@ -392,7 +402,7 @@ static void flight_refuse(struct broker *b, struct flight *f)
 
 bool batch_due(const struct broker *b)
 {
-    if (b->queued.count == 0 && b->internal_count == 0) return false;
+    if (b->queued.count == 0 && b->internal_count == 0 && !keeper_bulk_due(b)) return false;
     if (!b->leading || (!b->serving && !b->init_proposed)) return false;
     if (b->flight_count == 0) return true;
     if (b->flight_count >= FLIGHTS_MAX || b->flight_bytes >= FLIGHT_BYTES_MAX) return false;

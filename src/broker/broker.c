@@ -528,9 +528,10 @@ static void counter_publish(atomic_uint_fast64_t *cell, uint64_t value)
 static void stop_turn(struct broker *b)
 {
     if (!b->stopping) return;
-    bool idle = dispatch_hopeless(b) ||
-                (b->flight_count == 0 && b->cluster.forwarded.count == 0 && b->cold.calls.count == 0 &&
-                 b->room.waiting.count == 0 && (!b->leading || (b->queued.count == 0 && b->internal_count == 0)));
+    bool idle =
+        dispatch_hopeless(b) ||
+        (b->flight_count == 0 && b->cluster.forwarded.count == 0 && b->cold.calls.count == 0 && b->room.waiting.count == 0 &&
+         (!b->leading || (b->queued.count == 0 && b->bulk.count == 0 && b->internal_count == 0)));
     bool late = b->mono_us - b->stop_began_us >= STOP_ALL_US;
     if (!late && (!idle || !keeper_settled(b))) return;
     if (late) log_warn("stopping without waiting any longer; what is not flushed is replayed from the log at the next start");

@@ -51,6 +51,12 @@ enum {
     POP_MARGIN_US_MAX = 50000,   /* an empty long poll is answered this much before its deadline at most */
     HOMES_MAX = 64,              /* edge loops */
     CUT_ROWS = 4096,             /* a cut is taken when about so many rows changed */
+    CUT_ROWS_BULK = 1024,        /* while bulk work goes on: it takes less long each time */
+    BULK_EVERY_US = 3000,        /* at most one piece of bulk work in that time: the rest is others' */
+    HOUSEKEEP_EVERY_US = 1000,   /* and one step of housekeeping */
+    BULK_RECENT_US = 100000,
+    BULK_WAITS_US = 100000, /* so much later although the store is behind: it goes on, if slowly */
+    HOUSEKEEP_WAITS_US = 20000,
     CUTS_WAITING_MAX = 2,        /* batches submitted to the store and not written */
     STOP_HAND_OVER_US = 3000000, /* graceful stop: for another node to take over leadership */
     STOP_ANSWERS_US = 5000000,   /* graceful stop: for entries in flight */
@@ -243,7 +249,8 @@ struct pop_lags {
 
 struct retention {
     struct loop_timer timer;
-    bool pending; /* a round is under way or due */
+    bool pending;       /* a round is under way or due */
+    uint32_t postponed; /* steps, while the store is behind */
 };
 
 struct ticker {
@@ -276,7 +283,10 @@ struct keeper {
     uint64_t applied_term, seen_revision;
     int64_t unflushed_since_us; /* 0 = everything applied is flushed or being flushed */
     int64_t idle_at_us;
-    bool gives_back; /* memory, when housekeeping is done */
+    bool gives_back;     /* memory, when housekeeping is done */
+    int64_t house_at_us; /* the next step of housekeeping; 0 = at once */
+    int64_t house_us;    /* when the last one was */
+    int64_t bulk_at_us;  /* the next piece of bulk work */
     uint32_t cuts_waiting;
     bool flush_waiting, behind;
     struct loop_timer timer;
@@ -367,6 +377,8 @@ struct broker {
     struct engine_now now; /* the stamps an entry made now would carry */
 
     struct call_list arrived, queued;
+    struct call_list
+        bulk; /* queued pieces of what concerns a whole queue or tenant: one an entry, as fast as the store keeps up */
     uint64_t queued_bytes;
     uint64_t arrivals;
     struct heap deadlines;
@@ -602,7 +614,9 @@ void ticker_flight_gone(struct broker *b); /* an entry with a tick applied, or w
 void ticker_fire(struct loop_timer *t);
 
 /* keeper.c */
-bool keeper_turn(struct broker *b); /* true when housekeeping has more to do */
+bool keeper_turn(struct broker *b);           /* true when housekeeping has more to do */
+bool keeper_bulk_due(const struct broker *b); /* a piece of bulk work may go into an entry */
+bool keeper_has_room(const struct broker *b); /* the store keeps up: work that changes many rows may go on */
 void keeper_fire(struct loop_timer *t);
 bool keeper_is_full(const struct broker *b); /* the store has enough to do: nothing that grows it is taken */
 bool keeper_cut(struct broker *b);     /* all that is applied goes to the store; false: it has enough to write, try again */

@@ -95,12 +95,22 @@ static size_t call_bytes(const struct call *c)
     return c->kind == CALL_POP ? pop_bytes_max(&c->pop) : c->command.len;
 }
 
+/* A piece of work over a whole queue or tenant. */
+static bool call_is_bulk(const struct call *c)
+{
+    struct slice rest = c->command;
+    struct command command;
+    if (c->kind != CALL_WRITE || !command_next(&rest, &command)) return false;
+    return command.kind == COMMAND_SEEK || command.kind == COMMAND_GROUP_DELETE || command.kind == COMMAND_SUBSCRIPTION ||
+           command.kind == COMMAND_LETTERS_DELETE;
+}
+
 void inbox_queue(struct broker *b, struct call *c)
 {
     c->state = CALL_STATE_QUEUED;
     c->queued_us = b->mono_us;
     b->queued_bytes += call_bytes(c);
-    call_list_append(&b->queued, c);
+    call_list_append(call_is_bulk(c) ? &b->bulk : &b->queued, c);
 }
 
 void inbox_unlist(struct broker *b, struct call *c)

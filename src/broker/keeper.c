@@ -178,13 +178,51 @@ static int64_t flush_due_us(const struct broker *b)
     return b->keeper.unflushed_since_us + (int64_t)b->config.durable_every_ms * 1000;
 }
 
+/* What changes many rows goes on step by step, not faster than the store, in small cuts and with pauses, so that nobody else waits. */
+static uint64_t cut_rows(const struct broker *b)
+{
+    const struct keeper *k = &b->keeper;
+    bool bulk = b->bulk.count > 0 || b->mono_us < k->bulk_at_us + BULK_RECENT_US || k->house_at_us != 0;
+    return bulk ? CUT_ROWS_BULK : CUT_ROWS;
+}
+
+bool keeper_has_room(const struct broker *b)
+{
+    return b->keeper.cuts_waiting < CUTS_WAITING_MAX && engine_cut_size(b->engine) < 2 * cut_rows(b);
+}
+
+bool keeper_bulk_due(const struct broker *b)
+{
+    int64_t late_us = b->mono_us - b->keeper.bulk_at_us;
+    return b->bulk.count > 0 && late_us >= (keeper_has_room(b) ? 0 : BULK_WAITS_US);
+}
+
+static void housekeep(struct broker *b)
+{
+    struct keeper *k = &b->keeper;
+    if (!b->housekeeping || b->stopping || b->mono_us < k->house_at_us) return;
+    if (!keeper_has_room(b) && b->mono_us < k->house_us + HOUSEKEEP_WAITS_US) return;
+    b->housekeeping = engine_housekeep(b->engine);
+    k->house_us = b->mono_us;
+    k->house_at_us = b->housekeeping ? b->mono_us + HOUSEKEEP_EVERY_US : 0;
+}
+
+static int64_t sooner(int64_t at_us, int64_t other_us)
+{
+    return at_us == 0 || other_us < at_us ? other_us : at_us;
+}
+
 static void timer_arm(struct broker *b)
 {
     struct keeper *k = &b->keeper;
     int64_t at_us = k->idle_at_us;
+    bool room = keeper_has_room(b);
+    int64_t bulk_us = k->bulk_at_us + (room ? 0 : BULK_WAITS_US); /* past: an entry that is on its way brings a turn */
+    if (b->bulk.count > 0 && bulk_us > b->mono_us) at_us = sooner(at_us, bulk_us);
+    if (b->housekeeping && room && k->house_at_us != 0) at_us = sooner(at_us, k->house_at_us);
     /* While the store has enough to write, its callback brings the turn that goes on. */
     bool flushes = k->unflushed_since_us != 0 && !k->flush_waiting && k->cuts_waiting < CUTS_WAITING_MAX;
-    if (flushes && (at_us == 0 || flush_due_us(b) < at_us)) at_us = flush_due_us(b);
+    if (flushes) at_us = sooner(at_us, flush_due_us(b));
     if (at_us == 0 || (heap_holds(&k->timer.node) && k->timer.node.key <= at_us)) return;
     loop_timer_set(b->loop, &k->timer, at_us);
 }
@@ -223,7 +261,7 @@ bool keeper_turn(struct broker *b)
 {
     struct keeper *k = &b->keeper;
     engine_visits_over(b->engine);
-    if (b->housekeeping) b->housekeeping = engine_housekeep(b->engine);
+    housekeep(b);
     if (k->gives_back && !b->housekeeping) {
         k->gives_back = false;
         memory_give_back();
@@ -236,13 +274,13 @@ bool keeper_turn(struct broker *b)
         if (revision > k->seen_revision) behind_set(b);
         k->seen_revision = revision;
         bool flush = flush_due(b);
-        bool many = engine_cut_size(b->engine) >= CUT_ROWS ||
+        bool many = engine_cut_size(b->engine) >= cut_rows(b) ||
                     engine_unstored_bytes(b->engine) >= b->config.memory.unstored / UNSTORED_CUT;
         bool cut = flush || (revision > k->cut_revision && many);
         if (cut && k->cuts_waiting < CUTS_WAITING_MAX) cut_submit(b, flush);
     }
     timer_arm(b);
-    return b->housekeeping;
+    return b->housekeeping && k->house_at_us == 0 && keeper_has_room(b);
 }
 
 bool keeper_settled(struct broker *b)

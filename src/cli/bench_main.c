@@ -400,7 +400,7 @@ static void heading_add(struct bench *b, const struct workload *w)
     const struct bench_options *o = &b->options;
     struct report *r = &b->report;
     report_text(r, "bench", w->name);
-    if (w->bit & (W_LOAD | W_LANES | W_REPLAY | W_PEER)) {
+    if (w->bit & (W_LOAD | W_LANES | W_REPLAY | W_PEER | W_BULK)) {
         report_count(r, "conns", o->conns);
         if (w->bit == W_KV) {
             report_text(r, "op", o->get ? "get" : "put");

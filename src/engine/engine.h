@@ -553,7 +553,7 @@ struct engine_rows {
 /* Rows changed since the last cut, as a consistent state at engine_applied_index. Cost: proportional to what changed. */
 void engine_cut(struct engine *e, const struct engine_rows *rows);
 uint64_t engine_cut_size(const struct engine *e); /* about how many rows a cut would give now */
-/* Rises with everything that a cut could show: entries, and places that change between them. It begins at the applied index. */
+/* Rises with everything that a cut could show: entries, and places and rows that change between them. It begins at the applied index. */
 uint64_t engine_revision(const struct engine *e);
 /* All cuts up to the one taken at this revision are stored (readable through engine_cold): what only waited for that may leave memory. */
 void engine_cut_stored(struct engine *e, uint64_t revision);

@@ -288,6 +288,7 @@ struct engine {
     struct partition *lane_newest, *lane_oldest; /* in memory, by when they came or were looked at for leaving */
     uint32_t lanes_in_memory, leaving;           /* leaving: so many are still to be looked at because the broker is idle */
     uint64_t lane_record_bytes, cut_stored;      /* cut_stored: revision up to which all cuts are readable */
+    uint64_t reaped_steps;                       /* of what was given back: they change rows between entries */
     int64_t round_at_us;
     bool applying;           /* an entry */
     struct numbers visitors; /* lanes that reads brought back */

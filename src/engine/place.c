@@ -45,7 +45,7 @@ void moved_free(struct engine *e)
 
 uint64_t engine_revision(const struct engine *e)
 {
-    return e->applied_index + e->moved.count;
+    return e->applied_index + e->moved.count + e->reaped_steps;
 }
 
 /* ---- rows that the store does not have yet -------------------------------------------------------------------------- */

@@ -3,7 +3,7 @@
 
 #include "engine/engine_internal.h"
 
-enum { NAME_CHUNK_BYTES = 1 << 16, REAP_A_CALL = 1024 };
+enum { NAME_CHUNK_BYTES = 1 << 16, REAP_A_CALL = 256 };
 
 /* ---- names -------------------------------------------------------------------------------------------------------- */
 
@@ -392,6 +392,7 @@ static bool cursors_reap(struct engine *e, struct queue *q, struct group *g)
 bool group_reap(struct engine *e)
 {
     if (e->retiring.count == 0) return false;
+    e->reaped_steps++;
     struct group *g = group_at(e, e->retiring.at[0]);
     struct queue *q = g == NULL ? NULL : queue_at(e, g->queue);
     if (q != NULL && cursors_reap(e, q, g)) return true;
@@ -429,6 +430,7 @@ bool queue_reap(struct engine *e)
     struct queue *q = table_at(&e->queues, e->reaping.at[0]);
     if (lanes_reap(e, q) || dead_letters_reap(e, q->number)) return true;
     queue_finish(e, q);
+    e->reaped_steps++;
     e->reaping.count--;
     memmove(e->reaping.at, e->reaping.at + 1, e->reaping.count * sizeof e->reaping.at[0]);
     return e->reaping.count > 0;
