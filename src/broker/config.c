@@ -381,7 +381,7 @@ static uint32_t connections_of_files(void)
 
 static uint64_t memory_default(const struct config *c)
 {
-    uint64_t limit = memory_limit(""), least = memory_plan_min(c->groups, c->edge_threads);
+    uint64_t limit = memory_limit(""), least = memory_plan_min(c->groups, c->edge_threads, config_clustered(c));
     return limit / 2 >= least || limit < least ? limit / 2 : least;
 }
 
@@ -392,6 +392,7 @@ static bool memory_read(struct config *c, struct buf *error)
     struct memory_wish w = {.total = c->memory_max,
                             .groups = c->groups,
                             .edge_threads = c->edge_threads,
+                            .clustered = config_clustered(c),
                             .log_cache = c->cache_bytes,
                             .body_bytes_max = c->body_bytes_max,
                             .admit_bytes_max = c->admit_bytes_max,
@@ -479,6 +480,7 @@ static void memory_print(const struct memory_plan *m)
         {"cold_cache", m->cold_cache},
         {"cold_reads", m->cold_reads},
         {"store", m->store},
+        {"peers", m->peers},
         {"unstored", m->unstored},
         {"runs", m->runs},
         {"lanes", m->lanes},

@@ -19,9 +19,9 @@ static uint64_t between(uint64_t value, uint64_t least, uint64_t most)
     return value < least ? least : value > most ? most : value;
 }
 
-uint64_t memory_plan_min(uint32_t groups, uint32_t edge_threads)
+uint64_t memory_plan_min(uint32_t groups, uint32_t edge_threads, bool clustered)
 {
-    return (128 + 90 * ((uint64_t)groups - 1) + 3 * ((uint64_t)edge_threads - 1)) * MIB;
+    return (128u + (clustered ? 64u : 0u) + 100 * ((uint64_t)groups - 1) + 3 * ((uint64_t)edge_threads - 1)) * MIB;
 }
 
 /* ---- fixed shares --------------------------------------------------------------------------------------------------- */
@@ -54,6 +54,8 @@ static void files_share(struct memory_plan *p, const struct memory_wish *w)
     p->store_buffers = between(total / 32, 4 * MIB * groups, 64 * MIB * groups);
     p->store_cache = between(total / 32, 2 * MIB * groups, 512 * MIB);
     p->store = p->store_buffers + p->store_cache;
+    p->peers = w->clustered ? between(total / 12, 16 * MIB, 256 * MIB) : 0;
+    p->peer_backlog = p->peers / 4; /* the other half: small frames that may pass the bound, and what comes in */
     p->unstored = between(total / 32, 4 * MIB * groups, 256 * MIB);
 }
 
@@ -76,7 +78,7 @@ static bool does_not_fit(const struct memory_plan *p, const struct memory_wish *
 bool memory_plan_make(struct memory_plan *p, const struct memory_wish *w, struct buf *error)
 {
     *p = (struct memory_plan){.total = w->total};
-    uint64_t least = memory_plan_min(w->groups, w->edge_threads);
+    uint64_t least = memory_plan_min(w->groups, w->edge_threads, w->clustered);
     if (w->total < least) {
         buf_printf(error, "QUEEN_MEMORY_MAX=%llu is too little; at least %llu is needed", (unsigned long long)w->total,
                    (unsigned long long)least);
@@ -87,7 +89,7 @@ bool memory_plan_make(struct memory_plan *p, const struct memory_wish *w, struct
     requests_share(p, w);
     files_share(p, w);
     uint64_t fixed = p->base + p->margin + p->connections + (w->admit_off ? 0 : p->bodies) + p->answers + p->log +
-                     p->cold_cache + p->cold_reads + p->store + p->unstored;
+                     p->cold_cache + p->cold_reads + p->store + p->peers + p->unstored;
     if (fixed + REST_MIN_MIB * MIB * w->groups > w->total) return does_not_fit(p, w, fixed, error);
     uint64_t rest = w->total - fixed;
     p->runs = between(rest / 16, 0, 32 * MIB * w->groups);

@@ -468,6 +468,7 @@ bool peers_open(struct node *n, struct buf *error)
     struct net_options o = {
         .loop = n->loop,
         .self = {.cluster = n->disk.cluster, .node = n->id, .disk = n->disk.disk, .starts = n->disk.starts, .version = 1},
+        .backlog_bytes_max = c->memory.peer_backlog,
         .secret = c->token,
         .listen_host = c->raft_host,
         .listen_port = c->raft_port,

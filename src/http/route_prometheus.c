@@ -381,6 +381,15 @@ static void group_read(struct call *c, struct engine *e, struct engine_now now)
     if (p->at == p->own) queues_render(r, &c->answer, e, now);
 }
 
+static uint64_t peers_backlog(const struct node *n)
+{
+    struct net_peer_stats peers[NET_PEERS_MAX];
+    uint64_t bytes = 0;
+    uint32_t count = node_alone(n) ? 0 : net_stats(node_net(n), peers, NET_PEERS_MAX);
+    for (uint32_t i = 0; i < count; i++) bytes += peers[i].backlog_bytes;
+    return bytes;
+}
+
 /* The shares of QUEEN_MEMORY_MAX and what is used of them. */
 static void memory_families(struct buf *out, const struct http *h, const struct broker_metrics *m)
 {
@@ -398,6 +407,7 @@ static void memory_families(struct buf *out, const struct http *h, const struct 
         {"{share=\"cold_cache\"}", p->cold_cache, m->cold_cache_bytes},
         {"{share=\"cold_reads\"}", p->cold_reads, m->cold_read_bytes},
         {"{share=\"store\"}", p->store, m->store_memory},
+        {"{share=\"peers\"}", p->peers, peers_backlog(h->node)},
         {"{share=\"unstored\"}", p->unstored, m->engine.unstored_bytes},
         {"{share=\"runs\"}", p->runs, m->engine.runs_in_memory * ENGINE_RUN_BYTES},
         {"{share=\"lanes\"}", p->lanes, m->engine.lane_bytes},

@@ -209,7 +209,7 @@ struct net *net_open(const struct net_options *o, struct buf *error)
     random_bytes(&n->run, sizeof n->run);
     for (uint32_t i = 0; i < NET_PEERS_MAX; i++) {
         n->peers[i].net = n;
-        outbox_init(&n->peers[i].outbox);
+        outbox_init(&n->peers[i].outbox, o->backlog_bytes_max == 0 ? NET_BACKLOG_BYTES_MAX : o->backlog_bytes_max);
     }
     if (!tls_open(n, o, error) || !listen_open(n, o->listen_host, o->listen_port, error)) {
         net_free(n);

@@ -53,6 +53,7 @@ struct net_self {
 struct net_options {
     struct loop *loop;
     struct net_self self;
+    uint64_t backlog_bytes_max;              /* unsent bytes to one peer; 0 = NET_BACKLOG_BYTES_MAX */
     const char *secret;                      /* QUEEN_RAFT_TOKEN; at least 16 bytes */
     const char *listen_host;                 /* numeric or a name; */
     uint16_t listen_port;                    /* 0 = any: net_port */

@@ -15,9 +15,9 @@ struct chunk *chunk_new(uint32_t bytes)
     return c;
 }
 
-void outbox_init(struct outbox *o)
+void outbox_init(struct outbox *o, uint64_t backlog_max)
 {
-    *o = (struct outbox){0};
+    *o = (struct outbox){.backlog_max = backlog_max};
     must(pthread_mutex_init(&o->lock, NULL) == 0);
 }
 
@@ -174,7 +174,7 @@ static struct chunk *pieces_build(uint16_t channel, uint8_t kind, const struct s
 
 static bool outbox_takes(const struct outbox *o, uint64_t peer, bool vital)
 {
-    uint64_t limit = vital ? (uint64_t)2 * NET_BACKLOG_BYTES_MAX : NET_BACKLOG_BYTES_MAX;
+    uint64_t limit = vital ? 2 * o->backlog_max : o->backlog_max;
     return o->open && o->peer == peer && atomic_load_explicit(&o->backlog, memory_order_relaxed) < limit;
 }
 

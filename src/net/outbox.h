@@ -31,6 +31,7 @@ struct lane {
 struct outbox {
     pthread_mutex_t lock;
     bool open;
+    uint64_t backlog_max;
     uint64_t peer;   /* whose it is: the place may be another's by now */
     uint64_t opened; /* how often: a frame is of one connection */
     struct lane *lanes, *ready, *ready_last;
@@ -39,8 +40,8 @@ struct outbox {
     _Atomic uint64_t backlog; /* payload bytes in chunks, also in those taken and not yet written */
 };
 
-void outbox_init(struct outbox *o);
-void outbox_free(struct outbox *o); /* chunks that are taken must be back */
+void outbox_init(struct outbox *o, uint64_t backlog_max); /* above, frames are not taken; vital ones up to twice that */
+void outbox_free(struct outbox *o);                       /* chunks that are taken must be back */
 
 /* Any thread. false: closed, or the backlog is at its limit. */
 bool outbox_put(struct outbox *o, uint64_t peer, uint16_t channel, uint8_t kind, bool vital, const struct slice *parts,

@@ -21,7 +21,7 @@
 static uint64_t sum_of(const struct memory_plan *p)
 {
     return p->base + p->margin + p->connections + p->bodies + p->answers + p->log + p->cold_cache + p->cold_reads + p->store +
-           p->unstored + p->runs + p->lanes + p->dedup + p->kv_values;
+           p->peers + p->unstored + p->runs + p->lanes + p->dedup + p->kv_values;
 }
 
 static bool makes(struct memory_plan *p, struct memory_wish w)
@@ -49,9 +49,10 @@ static void the_shares_are_the_total(void **state)
     (void)state;
     static const uint32_t groups[] = {1, 2, 7, 64};
     for (size_t i = 0; i < 4; i++) {
-        for (uint64_t total = memory_plan_min(groups[i], 8); total < 200 * GIB; total = total / 2 * 3 + 12345) {
+        for (uint64_t total = memory_plan_min(groups[i], 8, i % 2 == 0); total < 200 * GIB; total = total / 2 * 3 + 12345) {
             struct memory_plan p, g;
-            assert_true(makes(&p, (struct memory_wish){.total = total, .groups = groups[i], .edge_threads = 8}));
+            assert_true(makes(
+                &p, (struct memory_wish){.total = total, .groups = groups[i], .edge_threads = 8, .clustered = i % 2 == 0}));
             assert_true(sum_of(&p) <= total && sum_of(&p) > total - 1024);
             assert_true(p.lanes > 0 && p.dedup > 0 && p.kv_values > 0 && p.runs > 0);
             assert_int_equal(p.log, p.log_cache + p.log_unsynced + 16 * MIB * groups[i]);
@@ -61,6 +62,7 @@ static void the_shares_are_the_total(void **state)
             assert_true(g.lanes * groups[i] <= p.lanes && g.dedup * groups[i] <= p.dedup && g.log * groups[i] <= p.log);
             assert_true(g.log_unsynced >= 4 * MIB && g.store_buffers >= 4 * MIB && g.cold_cache >= MIB);
             assert_int_equal(g.admit_bytes_max, p.admit_bytes_max);
+            assert_true((p.peers > 0) == (i % 2 == 0) && 4 * p.peer_backlog <= p.peers);
         }
     }
 }
@@ -69,7 +71,7 @@ static void more_memory_is_never_less_of_anything(void **state)
 {
     (void)state;
     struct memory_plan before = {0}, p;
-    for (uint64_t total = memory_plan_min(1, 2); total < 64 * GIB; total += total / 9) {
+    for (uint64_t total = memory_plan_min(1, 2, false); total < 64 * GIB; total += total / 9) {
         assert_true(makes(&p, (struct memory_wish){.total = total, .groups = 1, .edge_threads = 2}));
         const uint64_t old[] = {before.connections, before.bodies,     before.answers,   before.log,
                                 before.cold_cache,  before.cold_reads, before.store,     before.runs,
@@ -112,7 +114,7 @@ static void too_little_is_refused_with_what_is_needed(void **state)
 {
     (void)state;
     struct memory_plan p;
-    struct memory_wish w = {.total = memory_plan_min(1, 2) - 1, .groups = 1, .edge_threads = 2};
+    struct memory_wish w = {.total = memory_plan_min(1, 2, false) - 1, .groups = 1, .edge_threads = 2};
     char least[32];
     snprintf(least, sizeof least, "%llu", (unsigned long long)w.total + 1);
     refuses(w, "QUEEN_MEMORY_MAX", least);

@@ -289,7 +289,7 @@ static void channels_take_turns(void **state)
 {
     (void)state;
     static struct outbox o;
-    outbox_init(&o);
+    outbox_init(&o, NET_BACKLOG_BYTES_MAX);
     assert_false(put(&o, 1, 1, 10)); /* closed */
     outbox_open(&o, 1);
     assert_false(put(&o, 2, 1, 10)); /* another's by now */
