@@ -16,32 +16,12 @@
 # not a goal was met; 1 something could not be measured.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-queen=$here/../build/queen
-case "${1:-}" in
-  */*)
-    queen=$1
-    shift
-    ;;
-esac
-[ -x "$queen" ] || { echo "bench: $queen is not there; build it first: ./dev build" >&2; exit 1; }
-queen=$(realpath "$queen")
-
-quick=${QUEEN_BENCH_QUICK:-0}
 step_rows="step-open step-next step-one step-rate step-lanes kv step-peers"
 all_rows="push push100 popack deliver jobs idle lanes polls redis $step_rows"
-rows=${*:-${QUEEN_BENCH_ROWS:-$all_rows}}
-for one in $rows; do
-  [[ " $all_rows step " == *" $one "* ]] || { echo "bench: there is no row $one; there are: $all_rows, and step" >&2; exit 1; }
-done
-[[ " $rows " != *" step "* ]] || rows="$rows $step_rows"
-base=${QUEEN_BENCH_DIR:-$here/../build/bench}
-mkdir -p "$base"
-work=$(mktemp -d "$(realpath "$base")/run.XXXXXX")
+names_too=step
+. "$here/lib.sh"
 chmod 711 "$work" # PostgreSQL runs as somebody else
-trap 'rm -rf "$work"' EXIT
-lines=$work/lines.jsonl
-: >"$lines"
-failed=0
+[[ " $rows " != *" step "* ]] || rows="$rows $step_rows"
 
 if [ "$quick" = 1 ]; then
   seconds=3 count=500000 lanes=100000 polls=5000
@@ -55,57 +35,6 @@ if [ "$files" != unlimited ] && [ "$polls" -gt $((files - 1000)) ]; then
   polls=$((files - 1000))
 fi
 
-# figure <line> <name>: one figure of a JSON line.
-figure() { sed -n "s/.*\"$2\":\"\{0,1\}\([^,\"}]*\).*/\1/p" <<<"$1"; }
-
-# row <text> <line> <figure> <least|most> <goal> <unit>
-row() {
-  local value
-  value=$(figure "$2" "$3")
-  if [ -z "$value" ]; then
-    printf '%-58s %-24s %s\n' "$1" "" "not measured"
-    failed=1
-    return
-  fi
-  awk -v text="$1" -v value="$value" -v kind="$4" -v goal="$5" -v unit="$6" 'BEGIN {
-    met = kind == "least" ? value >= goal : value <= goal
-    if (met) verdict = "met"
-    else if (goal > 0) verdict = sprintf("missed by %.0f %%", (kind == "least" ? 1 - value / goal : value / goal - 1) * 100)
-    else verdict = "missed"
-    printf "%-58s %-24s %-22s %s\n", text, (kind == "least" ? ">= " : "<= ") goal " " unit, value " " unit, verdict
-  }'
-}
-
-# say <text> <line> <figure> <unit>: a figure without a goal.
-say() {
-  local value
-  value=$(figure "$2" "$3")
-  [ -n "$value" ] || { failed=1; value="not measured"; }
-  printf '%-58s %-24s %s %s\n' "$1" "" "$value" "$4"
-}
-
-# measure <workload> [options]: one run on a fresh broker; the line is left in $line.
-measure() {
-  local code=0
-  line=$("$queen" bench "$1" --json --data "$work/data" "${@:2}") || code=$?
-  if [ "$code" -ne 0 ]; then
-    echo "bench: queen bench $* ended with $code" >&2
-    [ ! -f "$work/data.log" ] || tail -n 5 "$work/data.log" >&2
-    failed=1
-  fi
-  rm -rf "$work/data" "$work/data.log"
-  [ -z "$line" ] || echo "$line" >>"$lines"
-  note_noise "$line"
-}
-
-# ratio_row <text> <line> <figure> <line it is divided by> <least|most> <goal>
-ratio_row() {
-  local over under
-  over=$(figure "$2" "$3") under=$(figure "$4" "$3")
-  row "$1" "$(awk -v over="${over:-0}" -v under="${under:-0}" 'BEGIN { if (over > 0 && under > 0) printf "{\"ratio\":%.2f}", over / under }')" \
-    ratio "$5" "$6" times
-}
-
 # The step over 200 lanes, which other rows are compared with: measured once.
 step_line=
 step_base() {
@@ -114,15 +43,7 @@ step_base() {
   step_line=$line
 }
 
-note_noise() {
-  local other
-  other=$(figure "$1" other_cores)
-  awk -v other="${other:-0}" 'BEGIN { if (other > 0.25) printf "  (noisy: %.2f cores were used by others)\n", other }'
-}
-
-wanted() { [[ " $rows " == *" $1 "* ]]; }
-
-printf '%-58s %-24s %-22s %s\n' "work" "goal" "measured" "verdict"
+table_head
 
 if wanted push; then
   measure push --batch 1 --conns 64 --lanes 200 --size 256 --dedup on --duration "$seconds"
@@ -222,6 +143,4 @@ if wanted step-peers; then
   echo
   QUEEN_BENCH_DIR=$work QUEEN_BENCH_SECONDS=$seconds "$here/peers_step.sh" "$queen" "$lines" || failed=1
 fi
-[ -z "${QUEEN_BENCH_KEEP:-}" ] || cat "$lines" >>"$QUEEN_BENCH_KEEP"
-[ "$quick" != 1 ] || echo "quick: short runs, fewer lanes and polls; the goals are those of the full ones"
-exit "$failed"
+table_end
