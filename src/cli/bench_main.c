@@ -95,8 +95,8 @@ static const struct bench_option {
     {"dedup", O_DEDUP, "on|off", W_QUEUED | W_REDIS | W_LANES | W_REPLAY | W_BULK,
      "the queue's dedup window, 3600 s or 0 (on)"},
     {"spread", O_SPREAD, NULL, W_PUSH | W_REPLAY, "every item of a batch into another lane; replay: when it fills them"},
-    {"count", O_COUNT, "N", W_POPACK | W_REPLAY | W_STEP | W_REDIS_STEP,
-     "messages to fill in first (2000000; replay 1000000; step: enough for 30,000 steps a second, more where more are "
+    {"count", O_COUNT, "N", W_PUSH | W_POPACK | W_REPLAY | W_STEP | W_REDIS_STEP,
+     "messages to fill in first (2000000; push 0; replay 1000000; step: enough for 30,000 steps a second, more where more are "
      "expected)"},
     {"next", O_NEXT, NULL, W_STEP, "the transaction takes the next batch: one call a step"},
     {"keys", O_KEYS, "N", W_STEP | W_KV | W_REDIS_STEP, "different KV keys (20000)"},

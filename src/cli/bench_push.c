@@ -117,6 +117,7 @@ int bench_fill(struct bench *b, uint64_t count, uint32_t batch)
 int bench_push(struct bench *b)
 {
     int rc = bench_queue_create(b);
+    if (rc == BENCH_OK && b->options.count > 0) rc = bench_fill(b, b->options.count, b->options.batch);
     if (rc != BENCH_OK) return rc;
     struct push_shared shared = {.bench = b, .conns = b->options.conns};
     atomic_store(&shared.left, INT64_MAX);
