@@ -35,9 +35,23 @@ static void config_make(void)
     snprintf(base.raft_host, sizeof base.raft_host, "127.0.0.1");
 }
 
+/* What may stay in memory is a node's own and another at each start: next to nothing, little, plenty. No answer and no digest may show it. */
+static void budgets_draw(struct sim_node *n, struct memory_plan *m)
+{
+    struct rng r = rng_for(sim.seed, "budgets", n->boots * SIM_NODES_MAX + n->id);
+    uint64_t *of[] = {&m->lanes, &m->dedup, &m->kv_values, &m->runs};
+    for (uint32_t i = 0; i < sizeof of / sizeof of[0]; i++) {
+        uint64_t most = UINT64_C(1) << rng_below(&r, 21); /* a run's memory is in the tens to hundreds of KB */
+        if (!rng_chance(&r, 250)) *of[i] = 1 + rng_below(&r, most);
+    }
+    sim_say("budgets: lanes %llu, dedup %llu, values %llu, runs %llu", (unsigned long long)m->lanes,
+            (unsigned long long)m->dedup, (unsigned long long)m->kv_values, (unsigned long long)m->runs);
+}
+
 static void config_of(struct sim_node *n, struct config *c)
 {
     *c = base;
+    budgets_draw(n, &c->memory);
     snprintf(c->dir, sizeof c->dir, "/sim/n%u", n->id);
     if (alone) return;
     c->node_id = n->id;
