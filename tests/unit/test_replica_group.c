@@ -45,6 +45,7 @@ static void test_three_elect_and_replicate(void **state)
     rig_agree(g);
     for (uint64_t id = 1; id <= 3; id++) {
         assert_int_equal(g->nodes[id].applies, 500);
+        assert_int_equal(g->nodes[id].arrivals, id == leader ? 0 : 500);
         assert_int_equal(replica_leader(rig_of(g, id)), leader);
         assert_int_equal(g->nodes[id].leader, leader);
         assert_int_equal(g->nodes[id].leader_term, replica_term(rig_of(g, leader)));

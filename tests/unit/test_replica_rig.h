@@ -59,7 +59,7 @@ struct rig_node {
     bool member;                                       /* in the first configuration */
     uint64_t applied_index, applied_term, applied_pos; /* the store's mark, for the next open */
     uint64_t seen_index, seen_term;                    /* the last command applied in this life */
-    uint64_t applies, losts, leads, leader, leader_term, changes, wanted, wanted_index, wanted_leader;
+    uint64_t arrivals, applies, losts, leads, leader, leader_term, changes, wanted, wanted_index, wanted_leader;
 };
 
 struct rig {
@@ -224,6 +224,17 @@ static inline void rig_apply(void *ctx, uint64_t index, uint64_t term, uint64_t 
     if (index > g->history_last) g->history_last = index;
 }
 
+/* It is not applied yet, and whole. */
+static inline void rig_arrived(void *ctx, uint64_t index, struct slice body)
+{
+    struct rig_node *n = ctx;
+    assert_true(index > n->seen_index && body.len >= 8);
+    uint64_t number;
+    memcpy(&number, body.at, sizeof number);
+    for (size_t i = 8; i < body.len; i++) assert_int_equal(body.at[i], (char)(number * 31 + i));
+    n->arrivals++;
+}
+
 static inline void rig_on_role(void *ctx, enum replica_role role)
 {
     if (role == REPLICA_LEADER) ((struct rig_node *)ctx)->leads++;
@@ -299,6 +310,7 @@ static inline enum log_status rig_open_try(struct rig *g, uint64_t id, struct bu
                                 .applied_pos = n->applied_pos,
                                 .ctx = n,
                                 .apply = rig_apply,
+                                .arrived = rig_arrived,
                                 .role = rig_on_role,
                                 .lost = rig_on_lost,
                                 .send = rig_send,
