@@ -25,6 +25,8 @@ struct inspect_group {
     char dir[INSPECT_PATH_BYTES];
     struct inspect_segment *segments; /* after inspect_log_walk; by position */
     uint32_t segment_count;
+    struct inspect_segment *archive; /* after inspect_archive_walk; by position */
+    uint32_t archive_count;
     struct store_look *store; /* after inspect_store_open */
     struct store_mark mark;
 };
@@ -52,6 +54,9 @@ __attribute__((format(printf, 2, 3))) void inspect_io(struct inspect *i, const c
  * False: a file cannot be read. */
 bool inspect_log_walk(struct inspect *i, struct inspect_group *g, bool heads_only,
                       bool (*item)(void *ctx, const struct inspect_segment *s, const struct segment_item *r), void *ctx);
+/* The same of the archive, which may lack any segment; there may be none. */
+bool inspect_archive_walk(struct inspect *i, struct inspect_group *g, bool heads_only,
+                          bool (*item)(void *ctx, const struct inspect_segment *s, const struct segment_item *r), void *ctx);
 /* False: it cannot be opened; a finding, or told. */
 bool inspect_store_open(struct inspect *i, struct inspect_group *g);
 

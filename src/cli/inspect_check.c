@@ -15,6 +15,7 @@
 
 #include "base/files.h"
 #include "base/hash.h"
+#include "broker/reclaim.h"
 #include "broker/restore.h"
 #include "cli/inspect.h"
 #include "engine/engine.h"
@@ -115,13 +116,50 @@ static bool record_check(void *ctx, const struct inspect_segment *s, const struc
     return true;
 }
 
-static const struct inspect_segment *segment_holding(const struct inspect_group *g, uint64_t pos)
+/* Of the log or of the archive, by the place. */
+static const struct inspect_segment *segment_holding(const struct inspect_group *g, uint64_t where)
 {
-    for (uint32_t n = 0; n < g->segment_count; n++) {
-        const struct segment_walk *w = &g->segments[n].walk;
-        if (w->first_pos <= pos && pos < (w->end_pos == 0 ? w->first_pos + 1 : w->end_pos)) return &g->segments[n];
+    const struct inspect_segment *segments = where & PLACE_ARCHIVE ? g->archive : g->segments;
+    uint32_t count = where & PLACE_ARCHIVE ? g->archive_count : g->segment_count;
+    uint64_t pos = where & ~PLACE_ARCHIVE;
+    for (uint32_t n = 0; n < count; n++) {
+        const struct segment_walk *w = &segments[n].walk;
+        if (w->first_pos <= pos && pos < (w->end_pos == 0 ? w->first_pos + 1 : w->end_pos)) return &segments[n];
     }
     return NULL;
+}
+
+static void damage_find(struct check *c, const struct inspect_segment *s)
+{
+    const struct segment_walk *w = &s->walk;
+    inspect_find(c->i, s->path, w->end_pos == 0 ? 0 : w->stop_pos - w->first_pos, "%s",
+                 w->end_pos == 0 ? "the file's head is damaged"
+                 : w->head_valid ? "the record that begins there fails its checksum"
+                                 : "no record begins there, though there was one");
+}
+
+static bool archived_check(void *ctx, const struct inspect_segment *s, const struct segment_item *r)
+{
+    struct check *c = ctx;
+    struct archive_head head;
+    struct slice block;
+    c->records++;
+    if (r->kind != SEGMENT_ENTRY) return true;
+    if (!archive_head_read(r->body, &head, &block) || !push_group_crc_ok(block))
+        inspect_find(c->i, s->path, r->pos - s->walk.first_pos, "the message's checksum is wrong");
+    return true;
+}
+
+static void archive_check(struct check *c)
+{
+    struct inspect_group *g = c->g;
+    if (!inspect_archive_walk(c->i, g, false, archived_check, c)) return;
+    for (uint32_t n = 0; n < g->archive_count; n++) {
+        const struct inspect_segment *s = &g->archive[n];
+        c->files++;
+        c->bytes += s->walk.file_bytes;
+        if (s->state == SEGMENT_DAMAGED) damage_find(c, s);
+    }
 }
 
 static void segments_check(struct check *c)
@@ -134,11 +172,7 @@ static void segments_check(struct check *c)
         c->files++;
         c->bytes += w->file_bytes;
         damaged |= s->state == SEGMENT_DAMAGED;
-        if (s->state == SEGMENT_DAMAGED)
-            inspect_find(c->i, s->path, w->end_pos == 0 ? 0 : w->stop_pos - w->first_pos, "%s",
-                         w->end_pos == 0 ? "the file's head is damaged"
-                         : w->head_valid ? "the record that begins there fails its checksum"
-                                         : "no record begins there, though there was one");
+        if (s->state == SEGMENT_DAMAGED) damage_find(c, s);
         /* Below the place where a start begins to read, segments that hold nothing wanted are gone. */
         bool may_lack = g->mark.index == 0 || w->first_pos <= g->mark.scan_pos;
         if (n == 0 || s->state == SEGMENT_UNUSED || may_lack) continue;
@@ -183,8 +217,9 @@ static void cold_block(void *ctx, uint64_t where, uint32_t bytes, char *out)
     const struct inspect_segment *s = segment_holding(c->g, where);
     int fd = s == NULL ? -1 : open(s->path, O_RDONLY | O_CLOEXEC);
     memset(out, 0, bytes);
-    if (fd < 0 || pread(fd, out, bytes, (off_t)(where - s->walk.first_pos)) != (ssize_t)bytes)
-        inspect_find(c->i, c->g->dir, UINT64_MAX, "a message at position %" PRIu64 " of the log cannot be read", where);
+    if (fd < 0 || pread(fd, out, bytes, (off_t)((where & ~PLACE_ARCHIVE) - s->walk.first_pos)) != (ssize_t)bytes)
+        inspect_find(c->i, c->g->dir, UINT64_MAX, "a message at position %" PRIu64 " of the %s cannot be read",
+                     where & ~PLACE_ARCHIVE, where & PLACE_ARCHIVE ? "archive" : "log");
     if (fd >= 0) close(fd);
 }
 
@@ -201,6 +236,18 @@ static uint8_t shift_of(uint64_t bytes)
     return bytes == 0 ? 26 : (uint8_t)__builtin_ctzll(bytes);
 }
 
+/* Every segment between two places of which something is wanted is there. */
+static void wanted_check(struct check *c, uint64_t first, uint64_t end, uint64_t segment_bytes)
+{
+    for (uint64_t at = first; at < end; at += segment_bytes) {
+        uint64_t live = engine_segment_live(c->engine, at);
+        if (live == 0 || segment_holding(c->g, at) != NULL) continue;
+        inspect_find(c->i, c->g->dir, UINT64_MAX,
+                     "the segment %s/%016" PRIx64 ".seg is missing, but %" PRIu64 " bytes of messages in it are wanted",
+                     at & PLACE_ARCHIVE ? "archive" : "log", at & ~PLACE_ARCHIVE, live);
+    }
+}
+
 /* Every row that a start would load, as it would. */
 static void rows_check(struct check *c, uint64_t segment_bytes)
 {
@@ -215,12 +262,10 @@ static void rows_check(struct check *c, uint64_t segment_bytes)
     if (status == STORE_OK && c->row_wrong == NULL) c->row_wrong = engine_loaded(c->engine, g->mark.index);
     if (c->row_wrong != NULL) inspect_find(c->i, g->dir, UINT64_MAX, "store: %s", c->row_wrong);
     uint64_t end = g->segment_count == 0 ? 0 : g->segments[g->segment_count - 1].walk.first_pos + segment_bytes;
-    for (uint64_t at = 0; status == STORE_OK && c->row_wrong == NULL && segment_bytes > 0 && at * segment_bytes < end; at++) {
-        uint64_t live = engine_segment_live(c->engine, at * segment_bytes);
-        if (live == 0 || segment_holding(g, at * segment_bytes) != NULL) continue;
-        inspect_find(c->i, g->dir, UINT64_MAX,
-                     "the segment log/%016" PRIx64 ".seg is missing, but %" PRIu64 " bytes of messages in it are wanted",
-                     at * segment_bytes, live);
+    if (status == STORE_OK && c->row_wrong == NULL && segment_bytes > 0) {
+        uint64_t last = engine_archive_last(c->engine);
+        wanted_check(c, 0, end, segment_bytes);
+        if (last != 0) wanted_check(c, PLACE_ARCHIVE, last + segment_bytes, segment_bytes);
     }
     engine_free(c->engine);
     c->engine = NULL;
@@ -246,6 +291,7 @@ static void group_check(struct check *c)
     bool stored = inspect_store_open(c->i, g);
     if (!inspect_log_walk(c->i, g, false, record_check, c)) return;
     segments_check(c);
+    archive_check(c);
     uint64_t segment_bytes = 0;
     for (uint32_t n = 0; n < g->segment_count && segment_bytes == 0; n++) segment_bytes = g->segments[n].walk.segment_bytes;
     if (stored && tables) rows_check(c, segment_bytes);

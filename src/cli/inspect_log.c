@@ -1,4 +1,5 @@
 /* The log: its segments, its entries, and where it ends. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,29 +8,31 @@
 #include "cli/columns.h"
 #include "cli/inspect.h"
 #include "engine/command.h"
+#include "engine/row.h"
 #include "replica/look.h"
 
 /* ---- walking all of it ---- */
 
 struct listing {
-    struct inspect_group *g;
-    uint32_t cap;
+    const struct inspect_group *g;
+    const char *part; /* log, archive */
+    struct inspect_segment *at;
+    uint32_t count, cap;
 };
 
 static bool segment_list(void *ctx, const struct files_entry *e)
 {
     struct listing *l = ctx;
-    struct inspect_group *g = l->g;
     uint64_t first_pos;
     if (e->is_dir || !manifest_segment(e->name, &first_pos)) return true;
-    if (g->segment_count == l->cap) {
+    if (l->count == l->cap) {
         l->cap = l->cap == 0 ? 64 : l->cap * 2;
-        g->segments = realloc(g->segments, l->cap * sizeof *g->segments);
-        must(g->segments != NULL);
+        l->at = realloc(l->at, l->cap * sizeof *l->at);
+        must(l->at != NULL);
     }
-    struct inspect_segment *s = &g->segments[g->segment_count++];
+    struct inspect_segment *s = &l->at[l->count++];
     *s = (struct inspect_segment){.walk = {.first_pos = first_pos}};
-    snprintf(s->path, sizeof s->path, "%.*s/log/%.20s", INSPECT_PATH_BYTES - 40, g->dir, e->name);
+    snprintf(s->path, sizeof s->path, "%.*s/%s/%.20s", INSPECT_PATH_BYTES - 40, l->g->dir, l->part, e->name);
     return true;
 }
 
@@ -50,11 +53,11 @@ static bool item_seen(void *ctx, const struct segment_item *r)
 }
 
 /* A stop is damage when something behind it proves that more had been durable; else the log ends there. */
-static void segments_judge(struct inspect_group *g)
+static void segments_judge(struct inspect_segment *segments, uint32_t count)
 {
     uint64_t proven = 0; /* by what lies behind */
-    for (uint32_t n = g->segment_count; n-- > 0;) {
-        struct inspect_segment *s = &g->segments[n];
+    for (uint32_t n = count; n-- > 0;) {
+        struct inspect_segment *s = &segments[n];
         const struct segment_walk *w = &s->walk;
         uint64_t stop = w->end_pos == 0 ? w->first_pos : w->stop_pos;
         if (w->proof_synced > proven) proven = w->proof_synced;
@@ -68,33 +71,55 @@ static void segments_judge(struct inspect_group *g)
     }
 }
 
-bool inspect_log_walk(struct inspect *i, struct inspect_group *g, bool heads_only,
-                      bool (*item)(void *ctx, const struct inspect_segment *s, const struct segment_item *r), void *ctx)
+/* Into the list; an errno value of listing the directory. */
+static int files_walk(struct walking *w, struct listing *l, bool heads_only, bool *good)
 {
-    char dir[INSPECT_PATH_BYTES + 8];
-    struct listing l = {.g = g};
-    struct walking w = {.i = i, .item = item, .ctx = ctx};
-    bool good = true;
-    snprintf(dir, sizeof dir, "%s/log", g->dir);
-    free(g->segments);
-    g->segments = NULL;
-    g->segment_count = 0;
-    int code = files_list(dir, segment_list, &l);
-    if (code != 0) inspect_io(i, "%s: cannot be listed: %s", dir, strerror(code));
-    if (code != 0) return false;
-    for (uint32_t n = 0; n < g->segment_count && !w.ended; n++) {
+    char dir[INSPECT_PATH_BYTES + 16];
+    snprintf(dir, sizeof dir, "%s/%s", l->g->dir, l->part);
+    *good = true;
+    int code = files_list(dir, segment_list, l);
+    for (uint32_t n = 0; code == 0 && n < l->count && !w->ended; n++) {
         struct buf error = {0};
-        w.s = &g->segments[n];
-        w.s->walk = (struct segment_walk){
-            .path = w.s->path, .first_pos = w.s->walk.first_pos, .heads_only = heads_only, .ctx = &w, .item = item_seen};
-        if (segment_walk(&w.s->walk, &error) != LOG_OK) {
-            inspect_io(i, "%.*s", (int)error.len, error.at);
-            good = false;
+        w->s = &l->at[n];
+        w->s->walk = (struct segment_walk){
+            .path = w->s->path, .first_pos = w->s->walk.first_pos, .heads_only = heads_only, .ctx = w, .item = item_seen};
+        if (segment_walk(&w->s->walk, &error) != LOG_OK) {
+            inspect_io(w->i, "%.*s", (int)error.len, error.at);
+            *good = false;
         }
         buf_free(&error);
     }
-    segments_judge(g);
-    return good;
+    segments_judge(l->at, l->count);
+    return code;
+}
+
+bool inspect_log_walk(struct inspect *i, struct inspect_group *g, bool heads_only,
+                      bool (*item)(void *ctx, const struct inspect_segment *s, const struct segment_item *r), void *ctx)
+{
+    struct listing l = {.g = g, .part = "log"};
+    struct walking w = {.i = i, .item = item, .ctx = ctx};
+    bool good;
+    int code = files_walk(&w, &l, heads_only, &good);
+    free(g->segments);
+    g->segments = l.at;
+    g->segment_count = l.count;
+    if (code != 0) inspect_io(i, "%s/log: cannot be listed: %s", g->dir, strerror(code));
+    return code == 0 && good;
+}
+
+bool inspect_archive_walk(struct inspect *i, struct inspect_group *g, bool heads_only,
+                          bool (*item)(void *ctx, const struct inspect_segment *s, const struct segment_item *r), void *ctx)
+{
+    struct listing l = {.g = g, .part = "archive"};
+    struct walking w = {.i = i, .item = item, .ctx = ctx};
+    bool good;
+    int code = files_walk(&w, &l, heads_only, &good);
+    free(g->archive);
+    g->archive = l.at;
+    g->archive_count = l.count;
+    if (code == ENOENT) return true;
+    if (code != 0) inspect_io(i, "%s/archive: cannot be listed: %s", g->dir, strerror(code));
+    return code == 0 && good;
 }
 
 /* ---- segments ---- */
@@ -105,7 +130,53 @@ static const char *state_of(const struct inspect_segment *s)
     return names[s->state];
 }
 
-static void segment_json(struct inspect *i, const struct inspect_group *g, const struct inspect_segment *s)
+/* Payload bytes that the stored state wants, by segment: the row that the engine keeps of them. */
+struct live {
+    bool known;
+    struct buf rows[2]; /* of the log, of the archive: number of the first segment, bytes of each, u64 */
+};
+
+static bool live_row(void *ctx, struct slice key, struct slice value)
+{
+    struct live *l = ctx;
+    if (key.len == 2 && (unsigned char)key.at[1] < 2 && value.len % 8 == 0)
+        buf_slice(&l->rows[(unsigned char)key.at[1]], value);
+    return true;
+}
+
+static void live_read(const struct inspect_group *g, struct live *out)
+{
+    static const char from[] = {ROW_SEGMENT}, to[] = {ROW_SEGMENT + 1};
+    char dir[INSPECT_PATH_BYTES + 16];
+    struct store_look *look;
+    struct store_mark mark;
+    struct buf error = {0};
+    *out = (struct live){0};
+    snprintf(dir, sizeof dir, "%s/store", g->dir);
+    if (store_look_open(&look, dir, &mark, &error) == STORE_OK) {
+        out->known = store_look_scan(look, slice_make(from, 1), slice_make(to, 1), live_row, out, &error) == STORE_OK;
+        store_look_close(look);
+    }
+    buf_free(&error);
+}
+
+static uint64_t live_of(const struct live *l, int home, const struct segment_walk *w)
+{
+    const struct buf *row = &l->rows[home];
+    uint64_t base, sum = 0, unit = w->segment_bytes;
+    if (row->len < 8 || unit == 0) return 0;
+    memcpy(&base, row->at, sizeof base);
+    for (uint64_t pos = w->first_pos; pos < w->end_pos; pos += unit) {
+        uint64_t n = pos / unit, bytes;
+        if (n < base || (n - base + 2) * 8 > row->len) continue;
+        memcpy(&bytes, row->at + (n - base + 1) * 8, sizeof bytes);
+        sum += bytes;
+    }
+    return sum;
+}
+
+static void segment_json(struct inspect *i, const struct inspect_group *g, const struct inspect_segment *s,
+                         const struct live *live, int home)
 {
     const struct segment_walk *w = &s->walk;
     inspect_text(i, "file", slice_of(s->path));
@@ -121,30 +192,32 @@ static void segment_json(struct inspect *i, const struct inspect_group *g, const
     inspect_field(i, "generation", "%" PRIu32, w->gen);
     inspect_field(i, "stopOffset", "%" PRIu64, w->end_pos == 0 ? 0 : w->stop_pos - w->first_pos);
     inspect_text(i, "state", slice_of(state_of(s)));
+    inspect_text(i, "home", slice_of(home == 0 ? "log" : "archive"));
+    inspect_field(i, "liveBytes", live->known ? "%" PRIu64 : "null", live_of(live, home, w));
     inspect_line_end(i);
 }
 
-void inspect_segments(struct inspect *i, struct inspect_group *g)
+static void segments_print(struct inspect *i, const struct inspect_group *g, const struct inspect_segment *segments,
+                           uint32_t count, const struct live *live, int home)
 {
-    static const char *const heading[] = {"FILE", "BYTES",      "ENTRIES", "FIRST", "LAST",
-                                          "TERM", "GENERATION", "ENDS AT", "STATE"};
+    static const char *const heading[] = {"FILE", "BYTES",      "ENTRIES", "FIRST",  "LAST",
+                                          "TERM", "GENERATION", "ENDS AT", "WANTED", "STATE"};
     enum { ACROSS = sizeof heading / sizeof heading[0] };
-    if (!inspect_log_walk(i, g, true, NULL, NULL)) return;
-    for (uint32_t from = 0; from < g->segment_count || from == 0;) {
+    for (uint32_t from = 0; from < count || from == 0;) {
         struct columns *t = calloc(1, sizeof *t);
         must(t != NULL);
         t->across = ACROSS;
-        t->right = 0xfe;
+        t->right = 0x1fe;
         for (int c = 0; c < ACROSS && !i->json; c++) columns_cell(t, slice_of(heading[c]));
         uint32_t n = from;
-        for (; n < g->segment_count && n < from + 100; n++) {
-            const struct inspect_segment *s = &g->segments[n];
+        for (; n < count && n < from + 100; n++) {
+            const struct inspect_segment *s = &segments[n];
             const struct segment_walk *w = &s->walk;
             if (i->json) {
-                segment_json(i, g, s);
+                segment_json(i, g, s, live, home);
                 continue;
             }
-            columns_cell(t, slice_of(strrchr(s->path, '/') + 1));
+            columns_cellf(t, "%s%s", home == 0 ? "" : "archive/", strrchr(s->path, '/') + 1);
             columns_cellf(t, "%" PRIu64, w->file_bytes);
             columns_cellf(t, "%" PRIu64, w->entries);
             columns_cellf(t, "%" PRIu64, w->first_index);
@@ -152,6 +225,7 @@ void inspect_segments(struct inspect *i, struct inspect_group *g)
             columns_cellf(t, "%" PRIu64, w->last_term);
             columns_cellf(t, "%" PRIu32, w->gen);
             columns_cellf(t, "%" PRIu64, w->end_pos == 0 ? 0 : w->stop_pos - w->first_pos);
+            columns_cellf(t, live->known ? "%" PRIu64 : "-", live_of(live, home, w));
             columns_cell(t, slice_of(state_of(s)));
         }
         columns_print(t);
@@ -159,6 +233,17 @@ void inspect_segments(struct inspect *i, struct inspect_group *g)
         free(t);
         from = n > from ? n : from + 1;
     }
+}
+
+void inspect_segments(struct inspect *i, struct inspect_group *g)
+{
+    struct live live;
+    if (!inspect_log_walk(i, g, true, NULL, NULL)) return;
+    bool archive = inspect_archive_walk(i, g, true, NULL, NULL) && g->archive_count > 0;
+    live_read(g, &live);
+    segments_print(i, g, g->segments, g->segment_count, &live, 0);
+    if (archive) segments_print(i, g, g->archive, g->archive_count, &live, 1);
+    for (int home = 0; home < 2; home++) buf_free(&live.rows[home]);
 }
 
 /* ---- entries ---- */

@@ -184,6 +184,7 @@ static void groups_free(struct inspect *i)
 {
     for (uint32_t n = 0; n < i->group_count; n++) {
         free(i->groups[n].segments);
+        free(i->groups[n].archive);
         store_look_close(i->groups[n].store);
     }
     free(i->groups);

@@ -1,9 +1,10 @@
 """Disk use follows what is retained, not the oldest message that somebody still wants: what is left of mostly dead files is copied, and they go."""
 
+import json
 import os
 import time
 
-from backup_kit import backup, restore, verify
+from backup_kit import backup, flip, queen, restore, verify
 from cluster import Cluster
 from queen import wait_until
 
@@ -135,6 +136,37 @@ def test_a_fetched_state_has_its_archive(queue):
         cluster.wait_ready(30)
         assert files(away, "archive")
         wait_until(lambda: read_there(away, "kept") == {n: text(n) for n in range(0, count, every)}, 20, "read from its own files")
+
+
+def inspect(data, *what, code=0):
+    done = queen("inspect", data, *what, "--json")
+    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def metric(broker, name):
+    text = broker.get("/metrics/prometheus").body.decode()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
+
+
+def test_what_it_does_is_seen(own_broker, queue):
+    broker = own_broker(env=SMALL)
+    broker.configure(queue, retentionEnabled=True, retentionSeconds=1)
+    traffic(broker, queue, "kept", 0, 6000, 200)
+    wait_until(lambda: files(broker, "archive"), 20, "something is copied")
+    small(broker, FILES_AT_LEAST)
+    wait_until(lambda: metric(broker, 'queen_payload_storage_bytes{home="archive",kind="live"}') > 10000, 20, "live bytes of the archive")
+    assert metric(broker, "queen_reclaim_files_total") >= 1
+    assert metric(broker, "queen_reclaim_freed_bytes_total") >= SEGMENT
+    assert 10000 < metric(broker, "queen_reclaim_copied_bytes_total") < metric(broker, "queen_reclaim_freed_bytes_total")
+    broker.stop()
+    archived = [s for s in inspect(broker.data_dir, "segments") if s["home"] == "archive"]
+    assert archived and sum(s["liveBytes"] for s in archived) > 10000
+    assert all(s["state"] != "damaged" for s in archived)
+    assert inspect(broker.data_dir, "check")[-1]["ok"] is True
+    flip(archived[0]["file"], 4096 + 48 + 200)
+    damaged = inspect(broker.data_dir, "check", code=2)
+    assert any("archive/" in json.dumps(line) for line in damaged)
 
 
 def test_a_missing_archive_file_is_named(own_broker, queue):

@@ -16,12 +16,14 @@ BINARY = os.environ.get("QUEEN_BIN", os.path.join(ROOT, "build", "queen"))
 CRASH_BINARY = os.environ.get("QUEEN_CRASH_BIN", os.path.join(ROOT, "build", "queen-crash"))
 ALL = os.environ.get("QUEEN_TEST_ALL") == "1"
 
-# Small files, a small cache and frequent checkpoints: rolls, cuts, trims and reads from disk happen every few hundred milliseconds.
+# Small files, a small cache and frequent checkpoints: rolls, cuts, trims, copies out of mostly dead files and reads from disk happen every
+# few hundred milliseconds.
 SMALL = {
     "QUEEN_RAFT_SEGMENT_BYTES": str(1 << 20),
     "QUEEN_RAFT_DURABLE_EVERY_MS": "200",
     "QUEEN_RAFT_DURABLE_EVERY_BYTES": str(1 << 20),
     "QUEEN_LOG_CACHE_BYTES": str(1 << 20),
+    "QUEEN_RECLAIM_AFTER_MS": "0",
 }
 
 

@@ -33,7 +33,12 @@ POINTS = {
     "meta-written": (3, 0.5),
     "meta-renamed": (3, 0.5),
 }
-TRIM_POINTS = {"trim-before": (3, 60), "trim-after": (3, 60)}
+TRIM_POINTS = {
+    "trim-before": (3, 60),
+    "trim-after": (3, 60),
+    "reclaim-copied": (3, 60),
+    "reclaim-moved": (3, 60),
+}
 
 pytestmark = pytest.mark.skipif(
     not os.path.exists(crash_broker.CRASH_BINARY), reason=f"needs a build with crash points at {crash_broker.CRASH_BINARY}"
