@@ -8,7 +8,7 @@
 #        dedup dedup-1g      an hour of ids at 50,000 a second, with the default plan of memory and that of QUEEN_MEMORY_MAX=1G (bench_dedup
 #                            beside BINARY; 10 GB)
 #        replay              a million old messages read from disk by a new group
-#        written             bytes written to disk per byte pushed, consumed at once and kept
+#        written             bytes written to disk per byte pushed, consumed at once and kept (bench/write_amplification.py)
 #        seek delete         a seek and a delete of a queue of a million lanes under 10,000 msg/s of other traffic
 #        All of them by default.
 #
@@ -76,8 +76,6 @@ settled_mb() {
   done
   echo "$now"
 }
-
-written_bytes() { awk '/^write_bytes/ { print $2 }' "/proc/$pid/io"; }
 
 # room_for <row> <GB>: is there so much disk? Says what is lacking.
 room_for() {
@@ -163,22 +161,13 @@ dedup_rows() {
   say "  start" "$line" start_s s
 }
 
-# Payload bytes are counted, of 1,000 B each; what the broker wrote is what the kernel says (zeros written ahead too).
-written_rows() {
-  local before count load="--size 1000 --batch 100 --warmup 0 --dedup off"
-  broker_begin "$work/data" || { failed=1; return 0; }
-  load popack $load --port "$port" --pushers 16 --rate 50000 --duration "$seconds" # files are made; from here on they are used again
-  before=$(written_bytes)
-  load popack $load --port "$port" --pushers 16 --rate 50000 --duration "$seconds"
-  sleep 3
-  count=$(figure "$line" acked_in_all)
-  row "written per byte pushed, consumed at once" "$(quotient "$(($(written_bytes) - before))" "$((${count:-0} * 1000))")" ratio most 1.3 times
-  before=$(written_bytes) count=$((retained / 50))
-  load push $load --port "$port" --queue kept --count "$count" --duration 0.1
-  sleep 3
-  row "  kept for ever" "$(quotient "$(($(written_bytes) - before))" "$((count * 1000))")" ratio most 1.6 times
-  broker_end
-  rm -rf "$work/data" "$work/data.log"
+# written_row <text> <kept|consumed> <goal>
+written_row() {
+  local out
+  out=$(/usr/bin/python3 "$here/write_amplification.py" --binary "$queen" --data "$work" --seconds "$seconds" "$2") || failed=1
+  line=$(awk -v kind="$2" '$1 == kind { for (i = 2; i < NF; i++) if ($i == "a") printf "{\"bench\":\"written\",\"kind\":\"%s\",\"ratio\":%s}", kind, $(i - 1) }' <<<"$out")
+  echo "$line" >>"$lines"
+  row "$1" "$line" ratio most "$3" times
 }
 
 # Others' calls while <do> runs, which begins after a second: pushes of 10 at 9,000 msg/s ($line), deliveries at 1,000 ($other).
@@ -258,6 +247,7 @@ if wanted replay; then
   row "$old old messages read by a new group" "$line" messages_per_s least 200000 msg/s
 fi
 if wanted written; then
-  written_rows
+  written_row "written to disk per byte pushed, consumed at once" consumed 1.3
+  written_row "  kept for ever" kept 1.6
 fi
 table_end
