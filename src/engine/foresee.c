@@ -127,12 +127,14 @@ static void lanes_tell(struct foresight *s, uint32_t queue, uint32_t number, uin
     range_tell(s, row_key_view(&from), row_key_view(&to));
 }
 
-/* Rows of runs from this offset on. */
-static void runs_tell(struct foresight *s, uint32_t queue, uint32_t lane, uint64_t offset)
+/* Rows of runs from this offset on, with so many messages. A row may end behind them: a few more are told. */
+static void runs_tell(struct foresight *s, uint32_t queue, uint32_t lane, uint64_t offset, uint64_t count)
 {
+    enum { MORE = 64 };
     struct row_key from, to;
+    uint64_t most = UINT64_MAX - offset, more = count < most / 4 ? 2 * count + MORE : most;
     row_key_run(&from, queue, lane, offset);
-    row_key_run(&to, queue, lane, UINT64_MAX);
+    row_key_run(&to, queue, lane, offset + (more < most ? more : most));
     range_tell(s, row_key_view(&from), row_key_view(&to));
 }
 
@@ -158,7 +160,7 @@ static void messages_foresee(struct foresight *s, const struct partition *p, uin
     uint64_t end = p->tail - from < count ? p->tail : from + count;
     if (from < p->start || from >= p->tail) return;
     uint64_t missing = run_missing(s->e, p, from, end);
-    if (missing < end && missing < run_memory_first(p)) runs_tell(s, p->queue, p->number, missing);
+    if (missing < end && missing < run_memory_first(p)) runs_tell(s, p->queue, p->number, missing, end - missing);
 }
 
 static void cursor_foresee(struct foresight *s, uint32_t at, uint64_t count)
@@ -182,7 +184,7 @@ static void unseen_foresee(struct foresight *s, const struct queue *q, uint32_t 
             messages_foresee(s, l->p, l->p->start, count);
         } else {
             if (!told) lanes_tell(s, l->queue, number, number + LANES_TOGETHER);
-            if (l->oldest_s != 0) runs_tell(s, l->queue, number, 0);
+            if (l->oldest_s != 0) runs_tell(s, l->queue, number, 0, count);
             told = true;
         }
         number = l->next;
@@ -396,7 +398,8 @@ static void trim_foresee(struct foresight *s, const struct command *c)
         const struct lane *l = lane_at(s->e, item.partition);
         if (l == NULL) continue;
         const struct partition *p = lane_foresee(s, item.partition);
-        if (p == NULL || p->start < run_memory_first(p)) runs_tell(s, l->queue, item.partition, p == NULL ? 0 : p->start);
+        if (p == NULL || p->start < run_memory_first(p))
+            runs_tell(s, l->queue, item.partition, p == NULL ? 0 : p->start, UINT64_MAX);
     }
 }
 
