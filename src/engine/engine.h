@@ -393,9 +393,13 @@ bool engine_group_next(struct engine *e, uint32_t queue, uint32_t after, struct 
 /* Depth of one lane for a group: `group` 0 = the worst of the named groups, else queue mode (http-admin 5.3). */
 void engine_lane_depth(struct engine *e, uint32_t partition, uint32_t group, struct engine_now now, uint64_t *pending,
                        uint64_t *processing);
-/* Dead letters of a tenant, newest first; `before` = sequence number to go on below (UINT64_MAX to begin), updated. */
+/* Dead letters of a tenant, newest first; `before` = sequence number to go on below (UINT64_MAX to begin), updated. `out` NULL: it is
+ * passed over, without bringing its lane into memory. */
 bool engine_dead_letter_next(struct engine *e, struct uuid tenant, struct slice queue, struct slice group, uint64_t *before,
                              struct dead_letter_view *out);
+
+/* How many there are. O(groups of the queue), or of the tenant. */
+uint64_t engine_dead_letter_count(struct engine *e, struct uuid tenant, struct slice queue, struct slice group);
 
 /* Reads of KV, timers and locks at `now`. Results are in the arena. */
 void engine_kv_read(struct engine *e, const struct kv_command *c, struct engine_now now, struct arena *arena,

@@ -204,13 +204,33 @@ bool run_find_here(const struct engine *e, const struct partition *p, uint64_t o
     return offset < run_memory_first(p) ? read_back_find(e, p->number, offset, out) : run_find(e, p, offset, out);
 }
 
+/* Of the stored runs all before this offset were created before `us`, and the first that was not is near: found by halves, so that a lane's
+ * history may be long. */
+static uint64_t run_search_from(const struct engine *e, const struct partition *p, int64_t us)
+{
+    enum { NEAR_OFFSETS = 4096 };
+    uint64_t low = p->start, high = run_memory_first(p);
+    while (high - low > NEAR_OFFSETS) {
+        struct run_search s = {.offset = low + (high - low) / 2};
+        run_search_cold(e, p, &s);
+        if (!s.hit || s.found.first > s.offset) break;
+        if (s.found.created_us >= us) {
+            if (s.found.first <= low) break;
+            high = s.found.first;
+        } else {
+            low = run_end(&s.found);
+        }
+    }
+    return low;
+}
+
 uint64_t run_offset_at(const struct engine *e, const struct partition *p, int64_t us)
 {
     if (p->tail == p->start || p->last_created_us < us) return p->tail;
     if (us <= p->start_us) return p->start;
     if (p->run_count == 0 || p->runs[0].created_us >= us) {
         if (run_memory_first(p) > p->start) {
-            struct run_search s = {.offset = p->start, .created_us = us < 1 ? 1 : us};
+            struct run_search s = {.offset = run_search_from(e, p, us), .created_us = us < 1 ? 1 : us};
             run_search_cold(e, p, &s);
             if (s.hit && s.found.first < run_memory_first(p)) return s.found.first < p->start ? p->start : s.found.first;
         }

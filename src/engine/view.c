@@ -253,10 +253,37 @@ bool engine_dead_letter_next(struct engine *e, struct uuid tenant, struct slice 
         const struct queue *q = queue_at(e, d.queue);
         if (q == NULL || !uuid_equal(q->tenant, tenant)) continue;
         if (group.len > 0 && !slice_equal(group, group_at(e, d.group)->name)) continue;
-        dead_letter_show(e, &d, out);
+        if (out != NULL) dead_letter_show(e, &d, out);
         return true;
     }
     return false;
+}
+
+static uint64_t letters_of_group(const struct engine *e, uint32_t first, struct slice group)
+{
+    uint64_t count = 0;
+    for (uint32_t n = first; n != 0; n = group_at(e, n)->next) {
+        if (slice_equal(group_at(e, n)->name, group)) count += group_at(e, n)->dead_letters;
+    }
+    return count;
+}
+
+static uint64_t letters_of_queue(const struct engine *e, const struct queue *q, struct slice group)
+{
+    if (group.len == 0) return q->dead_letters;
+    return letters_of_group(e, q->groups, group) + letters_of_group(e, q->retired, group);
+}
+
+uint64_t engine_dead_letter_count(struct engine *e, struct uuid tenant, struct slice queue, struct slice group)
+{
+    const struct queue *one = queue.len == 0 ? NULL : queue_find(e, tenant, queue);
+    uint64_t count = 0;
+    if (queue.len > 0) return one == NULL ? 0 : letters_of_queue(e, one, group);
+    for (uint32_t n = 1; n <= e->queue_last; n++) {
+        const struct queue *q = queue_at(e, n);
+        if (q != NULL && uuid_equal(q->tenant, tenant)) count += letters_of_queue(e, q, group);
+    }
+    return count;
 }
 
 bool engine_dead_letter_get(struct engine *e, struct uuid tenant, struct uuid id, uint64_t *sequence,

@@ -88,12 +88,13 @@ static void dlq_read(struct call *c, struct engine *e, struct engine_now now)
     const struct dlq_query *q = r->route_data;
     struct dead_letter_view v;
     struct buf *out = &c->answer;
-    uint64_t before = UINT64_MAX, total = 0, rows = 0;
+    uint64_t before = UINT64_MAX, total = engine_dead_letter_count(e, r->tenant, q->queue, q->group), rows = 0;
     bool open = true;
     (void)now;
     buf_text(out, "{\"messages\":[");
-    for (; engine_dead_letter_next(e, r->tenant, q->queue, q->group, &before, &v); total++) {
-        if (!open || total < q->offset || rows >= q->limit || out->len > POP_BYTES_MAX) continue;
+    for (uint64_t n = 0; open && n < total && rows < q->limit && out->len <= POP_BYTES_MAX; n++) {
+        if (!engine_dead_letter_next(e, r->tenant, q->queue, q->group, &before, n < q->offset ? NULL : &v)) break;
+        if (n < q->offset) continue;
         open = row_add(out, r, &v, rows == 0);
         rows += open ? 1 : 0;
     }

@@ -366,6 +366,9 @@ static void letters_go_in_pieces(void **state)
     assert_int_equal(gone, 20);
     assert_int_equal(letters_count(k, "r", ""), 1);
     assert_int_equal(letters_count(k, "q", ""), 10);
+    assert_int_equal(engine_dead_letter_count(k->e, KIT_TENANT, slice_of(""), slice_of("g")), 11);
+    assert_int_equal(engine_dead_letter_count(k->e, KIT_TENANT, slice_of("r"), slice_of("")), 1);
+    assert_int_equal(engine_dead_letter_count(k->e, KIT_TENANT, slice_of("q"), slice_of("h")), 0);
     assert_int_equal(letters_count(k, "", "g"), 11);
     assert_null(engine_check(k->e));
 }
@@ -556,6 +559,29 @@ static void a_pop_looks_at_a_bounded_number_of_lanes(void **state)
     assert_int_equal(cursor_count(k), 3000);
 }
 
+/* A time is found in a long stored history, also where many have the same. */
+static void a_time_is_found_in_a_long_history(void **state)
+{
+    struct kit *k = *state;
+    static int64_t created[15000];
+    uint64_t offset = 0;
+    for (int i = 0; i < 9000; i++) {
+        kit_push(k, "q", "p", i % 3 == 0 ? "- -" : "-");
+        for (int n = 0; n < (i % 3 == 0 ? 2 : 1); n++) created[offset++] = (int64_t)engine_last_head(k->e).wall_us;
+        kit_pass(k, i % 50 == 0 ? 5000000 : 3);
+        if (i % 1000 == 0) kit_cut(k);
+    }
+    kit_cut(k);
+    kit_reload(k, engine_applied_index(k->e));
+    for (uint64_t at = 0; at < offset; at += 61) {
+        for (int64_t us = created[at] - 1; us <= created[at] + 1; us++) {
+            uint64_t want = 0;
+            while (want < offset && created[want] < us) want++;
+            assert_int_equal(engine_lane_offset_at(k->e, 1, us), want);
+        }
+    }
+}
+
 static int setup(void **state)
 {
     struct kit *k = malloc(sizeof *k);
@@ -593,6 +619,7 @@ int main(void)
         TEST(many_appends_of_one_cut_are_found_in_their_rows),
         TEST(a_shortened_delay_counts_for_all_that_wait),
         TEST(a_pop_looks_at_a_bounded_number_of_lanes),
+        TEST(a_time_is_found_in_a_long_history),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
