@@ -45,7 +45,7 @@ int bench_open(struct bench *b)
 int bench_call(struct bench *b, const char *method, const char *path, const char *body, unsigned status)
 {
     struct slice text = slice_of(body == NULL ? "" : body);
-    if (client_call(&b->client, method, slice_of(path), text, BENCH_CALL_MS) != CLIENT_ANSWERED) {
+    if (client_call(&b->client, method, slice_of(path), text, b->call_ms > 0 ? b->call_ms : BENCH_CALL_MS) != CLIENT_ANSWERED) {
         fprintf(stderr, "queen bench: %s %s: %s (is the server running? see --host, --port)\n", method, path, b->client.error);
         return BENCH_UNREACHABLE;
     }

@@ -47,6 +47,7 @@ struct bench {
     struct client client; /* for the few calls around the load */
     pid_t pid;
     char queue[128];
+    int call_ms; /* how long a call may take; 0: a minute */
     char run_id[24]; /* 23 characters: the beginning of every transactionId of this run */
     struct report report;
     struct proc_sample from, to; /* of the measured time */

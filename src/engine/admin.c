@@ -46,6 +46,14 @@ static void lane_seek(struct engine *e, struct group *g, struct partition *p, co
     run_trim(e, p);
 }
 
+/* A time inside of what a lane holds has to be looked for, maybe in the store: that counts as much as this many lanes. */
+static uint32_t seek_cost(const struct partition *p, const struct seek_command *s)
+{
+    enum { SEARCHED = 10 };
+    int64_t us = s->to_end || s->us > s->piece.moment_us ? s->piece.moment_us : s->us;
+    return p->tail > p->start && p->start_us < us && us <= p->last_created_us ? SEARCHED : 1;
+}
+
 static void lanes_seek(struct engine *e, struct queue *q, struct group *g, const struct seek_command *s,
                        struct engine_result *r)
 {
@@ -53,9 +61,11 @@ static void lanes_seek(struct engine *e, struct queue *q, struct group *g, const
     uint64_t after = s->piece.after;
     struct lane_walk w;
     lane_walk_begin(&w, e, last == NULL ? q->partition_first : last->next);
-    for (; w.next != 0 && w.next <= s->piece.until && r->changed.lanes < s->piece.most; r->changed.lanes++) {
+    for (uint32_t looks = 0; w.next != 0 && w.next <= s->piece.until && looks < s->piece.most; r->changed.lanes++) {
         after = w.next;
-        lane_seek(e, g, lane_walk_next(&w), s);
+        struct partition *p = lane_walk_next(&w);
+        looks += seek_cost(p, s);
+        lane_seek(e, g, p, s);
     }
     piece_end(&s->piece, after, w.next != 0 && w.next <= s->piece.until, r);
     lane_walk_end(&w);

@@ -15,8 +15,7 @@
  *   body    {"consumerGroup","entries"?:[{"queue","partition"?}]}: without entries all that the group has
  *   answer  200 {"consumerGroup","entries":[{"queue","partition","offset","metadata"}]}: the next offset to read, null without a cursor
  *
- * A seek of all lanes goes piece by piece, PIECE_MOST lanes a command (engine/command.h; to a time that has to be looked for,
- * PIECE_SEARCHED), each proposed when the one before was applied: so
+ * A seek of all lanes goes piece by piece, PIECE_MOST lanes a command (engine/command.h), fewer when it has to look for a time in them, each proposed when the one before was applied: so
  * nobody else waits for long. All lanes are put as they would have been when the first piece was applied; what is pushed meanwhile is not
  * skipped. The same for the queues of a tenant, each of which a delete or a new subscription concerns at one moment. Every piece has the
  * whole time of a call. When one fails, what came before it has happened: the answer is that of the failed piece, and to send the request
@@ -35,10 +34,7 @@
 #include "http/route.h"
 #include "http/visit.h"
 
-enum {
-    POSITION_ENTRIES_MAX = 65536,
-    PIECE_SEARCHED = 100, /* lanes of a piece that may have to be searched for a time */
-};
+enum { POSITION_ENTRIES_MAX = 65536 };
 
 static void write_submit(struct request *r, void *data, void (*after)(struct request *r))
 {
@@ -180,7 +176,6 @@ static void seek_submit(struct request *r, bool has_partition)
                                .queue = r->params[1],
                                .partition = has_partition ? r->params[2] : slice_of("")};
     if (!names_fit(r, s->queue, s->partition, s->group) || !seek_body(r, s)) return;
-    if (!s->to_end && s->us > 0) s->piece.most = PIECE_SEARCHED;
     seek_encode(&r->command, s);
     write_submit(r, k, seek_after);
 }
