@@ -290,6 +290,7 @@ struct engine {
     uint64_t lane_record_bytes, cut_stored;      /* cut_stored: revision up to which all cuts are readable */
     uint64_t reaped_steps;                       /* of what was given back: they change rows between entries */
     int64_t round_at_us;
+    uint32_t looks_over;     /* lanes to be looked at, at the next cut, when they take too much */
     bool applying;           /* an entry */
     struct numbers visitors; /* lanes that reads brought back */
     struct reap *reap;       /* lane.c: of the queue being reaped */

@@ -14,8 +14,10 @@
 #include "engine/row.h"
 
 enum {
-    LANES_READ_AHEAD = 128,  /* lanes of one scan, at most */
-    LOOKS_A_CALL = 8192,     /* at lanes that may leave */
+    LANES_READ_AHEAD = 128, /* lanes of one scan, at most */
+    LOOKS_A_CALL = 8192,    /* at lanes that may leave */
+    LOOKS_OVER_MAX = 16384, /* the same above the budget */
+    LOOKS_OVER_MIN = 256,
     VISITORS_KEPT = 256,     /* lanes that only reads brought in */
     REAP_LANES = 256,        /* lanes of a deleted queue taken out at a time */
     REAP_ROWS_A_CALL = 1024, /* and rows of their runs */
@@ -418,6 +420,20 @@ static void clock_step(struct engine *e, bool all)
     if (!touched && may_leave(e, p)) lane_leave(e, p);
 }
 
+/* Looks at fewer each time when none may leave: then it is what must stay that takes the room. */
+static void over_budget(struct engine *e)
+{
+    uint32_t before = e->lanes_in_memory, looks = before * 2; /* the first look takes the mark away */
+    if (!lanes_over(e)) {
+        e->looks_over = LOOKS_OVER_MAX;
+        return;
+    }
+    if (looks > e->looks_over) looks = e->looks_over;
+    for (; looks > 0 && e->lane_oldest != NULL && lanes_over(e); looks--) clock_step(e, false);
+    uint32_t next = e->lanes_in_memory < before ? e->looks_over * 2 : e->looks_over / 2;
+    e->looks_over = next > LOOKS_OVER_MAX ? LOOKS_OVER_MAX : next < LOOKS_OVER_MIN ? LOOKS_OVER_MIN : next;
+}
+
 void lanes_rest(struct engine *e)
 {
     int64_t now_us = e->last_head.wall_us, passed_us = now_us - e->round_at_us;
@@ -426,9 +442,7 @@ void lanes_rest(struct engine *e)
     if (looks > 0 || e->lanes_in_memory == 0) e->round_at_us = now_us;
     if (looks > LOOKS_A_CALL) looks = LOOKS_A_CALL;
     for (; looks > 0 && e->lane_oldest != NULL; looks--) clock_step(e, false);
-    looks = (uint64_t)e->lanes_in_memory * 2; /* the first look takes the mark away */
-    if (looks > 2 * LOOKS_A_CALL) looks = 2 * LOOKS_A_CALL;
-    for (; looks > 0 && e->lane_oldest != NULL && lanes_over(e); looks--) clock_step(e, false);
+    over_budget(e);
 }
 
 static void visitors_leave(struct engine *e, uint32_t kept)

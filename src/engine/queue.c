@@ -421,6 +421,7 @@ static void queue_finish(struct engine *e, struct queue *q)
     options_free(&q->options);
     name_remove(&e->names, (char *)(uintptr_t)q->name.at, q->name.len);
     numbers_add(&e->gone_queues, q->number);
+    e->moved.count++; /* its rows go without an entry */
     table_remove(&e->queues, q->number);
 }
 
