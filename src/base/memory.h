@@ -8,9 +8,16 @@
 #ifndef QUEEN_BASE_MEMORY_H
 #define QUEEN_BASE_MEMORY_H
 
+#include <stddef.h>
+
 #include <stdbool.h>
 
 void memory_give_back(void);
 void memory_give_at_once(bool on);
+
+/* Zeroed memory for large tables that are read at random places, from huge pages where the system has them: a read then costs one
+ * miss, not two. Aligned to a cache line. Out of memory stops the process. It takes memory when it is touched. */
+void *memory_table_new(size_t bytes);
+void memory_table_free(void *at, size_t bytes); /* NULL: nothing to do */
 
 #endif

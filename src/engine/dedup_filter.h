@@ -14,7 +14,6 @@ struct dedup_filter {
     uint64_t (*blocks)[DEDUP_FILTER_WORDS]; /* NULL: there is none, every key may be in the set */
     uint32_t count;
     bool thin;
-    void *memory;
 };
 
 static inline uint32_t dedup_filter_block(const struct dedup_filter *f, struct dedup_key k)
