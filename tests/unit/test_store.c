@@ -236,6 +236,28 @@ static void test_rows_are_there_once_written(void **state)
     assert_int_equal(out.len, 0);
 }
 
+/* Kept in memory or not, warmed before or not: the same rows. */
+static void test_rows_that_are_warmed_are_found(void **state)
+{
+    struct fixture *f = *state;
+    open_it(f);
+    struct store_batch *b = store_batch_new(f->store);
+    for (unsigned i = 0; i < 5000; i++) put_number(b, i, i);
+    submit(f, b, 1, true);
+    wait_for(f, 1, 1);
+    store_warm(f->store, slice_of("k00000100"), slice_of("k00004000"), 4096);
+    store_warm(f->store, slice_of("x"), slice_of("y"), 4096); /* nothing there */
+    for (int i = 0; i < 2; i++) {
+        struct seen s = {0};
+        assert_int_equal(store_find(f->store, slice_of("k00000010"), slice_of("k00000020"), see, &s, NULL), STORE_OK);
+        assert_int_equal(s.count, 10);
+        assert_int_equal(s.sum, 145);
+        struct seen first = {.stop_at = 3};
+        assert_int_equal(store_find(f->store, slice_of("k00004998"), slice_of(""), see, &first, NULL), STORE_OK);
+        assert_int_equal(first.count, 2);
+    }
+}
+
 static void test_later_batches_win_in_order(void **state)
 {
     struct fixture *f = *state;
@@ -394,6 +416,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_new_store_is_empty, setup, teardown),
         cmocka_unit_test_setup_teardown(test_rows_are_there_once_written, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_rows_that_are_warmed_are_found, setup, teardown),
         cmocka_unit_test_setup_teardown(test_later_batches_win_in_order, setup, teardown),
         cmocka_unit_test_setup_teardown(test_delete_range, setup, teardown),
         cmocka_unit_test_setup_teardown(test_close_keeps_all_and_the_mark, setup, teardown),
