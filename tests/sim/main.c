@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -116,6 +117,7 @@ static void run(const struct schedule *s, uint64_t seed)
     kv_work_start();
     timer_work_start();
     lock_work_start();
+    admin_work_start();
     schedule_start(s);
     sim_run_until(s->minutes * SIM_MINUTE_US);
     sim_say("-- calm");
@@ -159,7 +161,8 @@ static pid_t child_start(const struct schedule *s, uint64_t seed, struct report 
     must(pid >= 0);
     if (pid != 0) return pid;
     report = r;
-    alarm(CHILD_SECONDS_MAX);
+    /* By its own time, not the clock's: the machine may be busy. */
+    setitimer(ITIMER_PROF, &(struct itimerval){.it_value.tv_sec = CHILD_SECONDS_MAX}, NULL);
     if (log) {
         sim.log = stdout;
         sim.log_level = options.log_level;
@@ -175,7 +178,7 @@ static void child_judge(struct report *r, int status)
     r->failed = true;
     if (WIFSIGNALED(status)) {
         snprintf(r->failure, sizeof r->failure, "the simulator's process ends by signal %d (%s)", WTERMSIG(status),
-                 WTERMSIG(status) == SIGALRM ? "it does not come to its end" : strsignal(WTERMSIG(status)));
+                 WTERMSIG(status) == SIGPROF ? "it does not come to its end" : strsignal(WTERMSIG(status)));
     } else {
         snprintf(r->failure, sizeof r->failure, "the simulator's process ends with %d", status);
     }

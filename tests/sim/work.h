@@ -115,6 +115,7 @@ void kv_work_check(void);
 void timer_work_start(void);
 void timer_work_check(void);
 void lock_work_start(void);
+void admin_work_start(void); /* work_admin.c */
 
 /* Final reads, on a node that is up. `f` runs as that node's code. */
 void work_on_node(struct sim_node *n, void (*f)(struct broker *b, void *ctx), void *ctx);
