@@ -458,7 +458,10 @@ struct broker *broker_open(const struct config *config, const struct broker_plac
     loop_hook_add(group_loop, &b->late_hook);
     *exit_code = 2;
     if (!segments_check(b, error)) goto fail;
-    if (!reclaim_open(b, exit_code, error)) goto fail;
+    if (!reclaim_open(b, exit_code, error)) {
+        damage_note(b, *exit_code == 2);
+        goto fail;
+    }
     net_begin(b);
     inbox_clock(b);
     disk_guard_look(b);

@@ -42,7 +42,7 @@ static void budgets_draw(struct sim_node *n, struct memory_plan *m)
     uint64_t *of[] = {&m->lanes, &m->dedup, &m->kv_values, &m->runs};
     for (uint32_t i = 0; i < sizeof of / sizeof of[0]; i++) {
         uint64_t most = UINT64_C(1) << rng_below(&r, 21); /* a run's memory is in the tens to hundreds of KB */
-        if (!rng_chance(&r, 250)) *of[i] = 1 + rng_below(&r, most);
+        if (rng_chance(&r, 400)) *of[i] = 1 + rng_below(&r, most);
     }
     sim_say("budgets: lanes %llu, dedup %llu, values %llu, runs %llu", (unsigned long long)m->lanes,
             (unsigned long long)m->dedup, (unsigned long long)m->kv_values, (unsigned long long)m->runs);
