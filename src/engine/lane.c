@@ -453,7 +453,7 @@ static void visitors_leave(struct engine *e, uint32_t kept)
         const struct lane *l = lane_at(e, v->at[i]);
         if (l != NULL && l->p != NULL && !l->p->touched && may_leave(e, l->p)) lane_leave(e, l->p);
     }
-    memmove(v->at, v->at + count, kept * sizeof v->at[0]);
+    if (kept > 0) memmove(v->at, v->at + count, kept * sizeof v->at[0]);
     v->count = kept;
 }
 
