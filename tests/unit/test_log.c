@@ -357,6 +357,48 @@ static void trim_leaves_what_is_wanted(void **state)
     fixture_free(&f);
 }
 
+static bool middle_goes(void *ctx, uint64_t first_pos, uint64_t end_pos)
+{
+    (void)ctx, (void)end_pos;
+    return first_pos < 3 * MIB || first_pos >= 5 * MIB;
+}
+
+/* The archive: what is trimmed leaves holes anywhere, no file is kept for later, and a start looks only behind the last hole. */
+static void a_sparse_log_may_have_holes(void **state)
+{
+    (void)state;
+    struct fixture f;
+    uint64_t pos[21] = {0};
+    char *room = malloc(400 << 10);
+    fixture_new(&f, MIB);
+    f.o.sparse = true;
+    fixture_open(&f);
+    for (uint64_t i = 1; i <= 20; i++) pos[i] = put(&f, i, 1, 400 << 10);
+    wait_synced(&f);
+    log_trim(f.log, log_end_pos(f.log), middle_goes, NULL);
+    wait_files(&f, 11 - 2);
+    fixture_crash(&f);
+    f.o.sparse = false;
+    assert_int_equal(fixture_try(&f), LOG_DAMAGED);
+    f.o.sparse = true;
+    fixture_open(&f);
+    assert_int_equal(f.seen.last, 20);
+    assert_int_equal(log_synced_index(f.log), 20);
+    assert_int_equal(log_read(f.log, pos[1], 400 << 10, room), LOG_OK);
+    assert_true(body_right(room, 400 << 10, 1, 1));
+    assert_int_equal(log_read(f.log, pos[7], 400 << 10, room), LOG_DAMAGED);
+    assert_int_equal(log_read(f.log, pos[20], 400 << 10, room), LOG_OK);
+    put_synced(&f, 21, 1, 10);
+    fixture_close(&f);
+    f.o.first_pos = 3 * MIB; /* a segment that is gone, though something in it is wanted */
+    assert_int_equal(fixture_try(&f), LOG_DAMAGED);
+    f.o.first_pos = 2 * MIB; /* one that is there: the scan begins behind the hole all the same */
+    fixture_open(&f);
+    assert_int_equal(log_synced_index(f.log), 21);
+    free(room);
+    fixture_free(&f);
+}
+
 /* Trimmed files are used again: their old records must never come back. */
 static void recycled_files_hold_no_ghosts(void **state)
 {
@@ -471,6 +513,7 @@ int main(void)
         cmocka_unit_test(cold_bytes_are_read_from_files),
         cmocka_unit_test(a_full_segment_has_its_whole_length),
         cmocka_unit_test(trim_leaves_what_is_wanted),
+        cmocka_unit_test(a_sparse_log_may_have_holes),
         cmocka_unit_test(recycled_files_hold_no_ghosts),
         cmocka_unit_test(the_last_index_outlives_its_entry),
         cmocka_unit_test(a_second_opener_is_refused),
