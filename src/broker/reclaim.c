@@ -390,6 +390,10 @@ static void move_turn(struct reclaim *r)
 {
     struct reclaim_job *j = &r->job;
     int64_t until_us = clock_mono_us() + RECLAIM_TURN_US;
+    if (!keeper_has_room(r->b)) { /* every move is a row to be written */
+        go_on(r, 5 * RECLAIM_REST_US);
+        return;
+    }
     while (j->count > 0) {
         j->count--;
         if (j->to[j->count] != 0 && engine_move(r->b->engine, &j->holders[j->count], j->to[j->count])) r->moved++;

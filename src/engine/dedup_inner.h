@@ -58,7 +58,7 @@ struct dedup_cache_entry {
 
 struct dedup {
     struct engine_cold cold;
-    uint64_t rows_read; /* times that a look-up asked the store */
+    uint64_t rows_read;                               /* times that a look-up asked the store */
     uint64_t young_max;                               /* ids */
     uint64_t filter_share, filter_limit, cache_limit; /* bytes; filter_limit: with what others leave of theirs */
     struct dedup_stream *streams[DEDUP_CLASS_MAX + 1];

@@ -261,6 +261,7 @@ struct moved {
     struct slab rows;
     struct idmap keys;
     struct numbers list;  /* of rows */
+    uint64_t bytes;       /* of their values */
     uint32_t dirty, last; /* rows that are dirty; the row of the last run moved */
     uint64_t count;       /* moves ever, and other changes of rows without an entry: part of the revision */
     uint32_t letter_count;

@@ -83,10 +83,18 @@ static uint32_t moved_add(struct engine *e, const struct partition *p, struct sl
     m->value = malloc(value.len);
     must(m->value != NULL);
     memcpy(m->value, value.at, value.len);
+    e->moved.bytes += value.len;
     memcpy(m->key, key.at, RUN_KEY_BYTES);
     idmap_add(&e->moved.keys, key_hash(key), number);
     numbers_add(&e->moved.list, number);
     return number;
+}
+
+static void moved_free_row(struct engine *e, uint32_t number)
+{
+    e->moved.bytes -= moved_at(e, number)->len;
+    free(moved_at(e, number)->value);
+    slab_remove(&e->moved.rows, number);
 }
 
 /* It stays in the list, of which it goes in the next cut. */
@@ -145,8 +153,7 @@ void moved_cut(struct engine *e, const struct engine_rows *rows)
         const struct queue *q = table_at(&e->queues, m->queue);
         if (!m->gone && (q == NULL || q->number == 0)) moved_leave(e, number);
         if (m->gone) {
-            free(m->value);
-            slab_remove(&e->moved.rows, number);
+            moved_free_row(e, number);
             continue;
         }
         list->at[kept++] = number;
@@ -168,8 +175,7 @@ void moved_stored(struct engine *e, uint64_t revision)
         struct moved_row *m = moved_at(e, number);
         if (!m->gone && !m->dirty && m->cut_revision <= revision) moved_leave(e, number);
         if (m->gone) {
-            free(m->value);
-            slab_remove(&e->moved.rows, number);
+            moved_free_row(e, number);
         } else {
             list->at[kept++] = number;
         }

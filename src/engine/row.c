@@ -485,7 +485,7 @@ uint64_t engine_cut_size(const struct engine *e)
 uint64_t engine_unstored_bytes(const struct engine *e)
 {
     enum { ROW_BYTES = 64 };
-    return e->kv_unstored_bytes + engine_cut_size(e) * ROW_BYTES;
+    return e->kv_unstored_bytes + e->moved.bytes + e->moved.letters.len + engine_cut_size(e) * ROW_BYTES;
 }
 
 void engine_cut_stored(struct engine *e, uint64_t revision)
