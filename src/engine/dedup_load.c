@@ -164,6 +164,8 @@ void dedup_chunk_add(struct dedup_stream *s, uint64_t sequence, int64_t newest_m
     s->chunks[s->chunk_first + s->chunk_count++] = (struct dedup_chunk){sequence, newest_ms};
 }
 
+enum { PREFETCH_RECORDS = 16 };
+
 static const char *chunk_load(struct dedup *d, struct slice key, struct slice value, int64_t now_ms)
 {
     int64_t newest_ms = 0;
@@ -172,6 +174,11 @@ static const char *chunk_load(struct dedup *d, struct slice key, struct slice va
     struct dedup_stream *s = dedup_stream_obtain(d, (uint8_t)key.at[1]);
     for (size_t at = 0; at < value.len; at += sizeof(struct dedup_record)) {
         struct dedup_record r;
+        size_t ahead = at + PREFETCH_RECORDS * sizeof r;
+        if (ahead < value.len) { /* its slot is on its way into the cache when it is put */
+            memcpy(&r, value.at + ahead, sizeof r);
+            dedup_table_prefetch(&s->young, dedup_record_key(&r));
+        }
         memcpy(&r, value.at + at, sizeof r);
         int64_t created_ms = dedup_time_ms(dedup_record_time(&r));
         if (r.words[0] == 0 || dedup_time_class(dedup_record_time(&r)) != s->young.class)
