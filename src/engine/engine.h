@@ -485,6 +485,8 @@ bool engine_lane_next(struct engine *e, uint32_t queue, uint32_t after, struct l
 bool engine_lane_get(struct engine *e, struct uuid tenant, uint32_t partition, struct lane_view *out);
 bool engine_lane_find(struct engine *e, struct uuid tenant, struct slice queue, struct slice partition, struct lane_view *out);
 struct uuid engine_lane_id(const struct engine *e, const struct lane_view *lane);
+/* As engine_queue_counts, of one lane; `dead_letters` 0. */
+void engine_lane_counts(struct engine *e, uint32_t partition, struct engine_now now, struct lane_counts *out);
 /* Counts without dead letters, and createdAt of the oldest message not acked (0 = none). Reads the store when a lane with such messages
  * has left memory. */
 void engine_lane_standing(struct engine *e, uint32_t partition, struct engine_now now, struct lane_counts *counts,

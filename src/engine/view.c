@@ -412,6 +412,13 @@ struct uuid engine_lane_id(const struct engine *e, const struct lane_view *lane)
     return thing_id(e->seed, ID_PARTITION, lane->number, lane->created_us);
 }
 
+void engine_lane_counts(struct engine *e, uint32_t partition, struct engine_now now, struct lane_counts *out)
+{
+    const struct partition *p = partition_at(e, partition);
+    *out = (struct lane_counts){0};
+    if (p != NULL) lane_count(e, p, 0, now, out);
+}
+
 void engine_lane_standing(struct engine *e, uint32_t partition, struct engine_now now, struct lane_counts *counts,
                           int64_t *oldest_us, uint32_t *leases)
 {

@@ -12,6 +12,7 @@
  * (visit.h), 1 us and 400 bytes of answer a lane, and 0.3 us; "partial":true says that they ended early. */
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/limits.h"
 #include "http/answer.h"
 #include "http/body.h"
@@ -95,22 +96,7 @@ void route_queue_delete(struct request *r)
     request_submit(r, r->http->config->pop_timeout_ms, delete_after);
 }
 
-/* ---- reads: what they share ------------------------------------------------------------------------------------------ */
-
-static void read_after(struct request *r)
-{
-    if (!answer_outcome(r)) return;
-    buf_slice(&r->out, buf_view(&r->call.answer));
-    answer_json(r, r->call.status == 0 ? 200 : r->call.status);
-}
-
-static void read_submit(struct request *r, void (*read)(struct call *c, struct engine *e, struct engine_now now))
-{
-    r->call.kind = CALL_READ;
-    r->call.read = read;
-    r->call.read_ctx = r;
-    request_submit(r, r->http->config->pop_timeout_ms, read_after);
-}
+/* ---- what listings share ------------------------------------------------------------------------------------------ */
 
 /* `id`, `name` and labels, without the opening brace. */
 static void queue_head_render(struct buf *out, const struct queue_view *q)
@@ -141,10 +127,10 @@ static void lanes_row(struct buf *out, const struct queue_view *q)
     buf_byte(out, '}');
 }
 
-static void list_row(struct buf *out, struct engine *e, const struct queue_view *q, struct engine_now now)
+static void list_row(struct buf *out, const struct queue_view *q, struct lane_counts n)
 {
-    struct lane_counts n;
-    engine_queue_counts(e, q->number, now, &n);
+    n.dead_letters = q->dead_letters;
+    n.completed = n.total > n.pending + n.dead_letters ? n.total - n.pending - n.dead_letters : 0;
     uint64_t waiting = n.pending > n.processing ? n.pending - n.processing : 0;
     buf_byte(out, '{');
     queue_head_render(out, q);
@@ -164,33 +150,66 @@ static void list_row(struct buf *out, struct engine *e, const struct queue_view 
     buf_byte(out, '}');
 }
 
-/* Newest queue first; the engine gives them oldest first. */
-static void list_read(struct call *c, struct engine *e, struct engine_now now)
+/* Queues and what their lanes hold, collected in visits, then shown in visits: newest queue first, the engine gives them oldest first. */
+struct list_queue {
+    uint32_t number;
+    struct lane_counts n;
+};
+
+struct list {
+    struct list_query query;
+    struct lane_walk walk;
+    struct arena *arena;
+    struct list_queue *queues;
+    uint32_t count, cap;
+    bool collected, any;
+};
+
+static bool list_queue_add(void *ctx, struct engine *e, const struct queue_view *q)
 {
-    const struct request *r = c->read_ctx;
-    const struct list_query *query = r->route_data;
-    struct buf views = {0}, *out = &c->answer;
+    struct list *l = ctx;
+    (void)e;
+    if (l->query.name_space.len > 0 && !slice_equal(l->query.name_space, q->options->name_space)) return false;
+    if (l->query.task.len > 0 && !slice_equal(l->query.task, q->options->task)) return false;
+    if (l->count == l->cap) {
+        uint32_t cap = l->cap == 0 ? 16 : l->cap * 2;
+        struct list_queue *queues = arena_get(l->arena, cap * sizeof *queues);
+        if (l->count > 0) memcpy(queues, l->queues, l->count * sizeof *queues);
+        l->queues = queues;
+        l->cap = cap;
+    }
+    l->queues[l->count++] = (struct list_queue){.number = q->number};
+    return true;
+}
+
+static void list_lane_add(void *ctx, struct engine *e, struct engine_now now, const struct queue_view *q,
+                          const struct lane_view *lane)
+{
+    struct list *l = ctx;
+    struct lane_counts *n = &l->queues[l->count - 1].n, one;
+    (void)q;
+    engine_lane_counts(e, lane->number, now, &one);
+    n->total += one.total;
+    n->pending += one.pending;
+    n->processing += one.processing;
+}
+
+/* Queues behind the last lane that a walk looks at are listed too, with what is known of them without counting. */
+static void list_rest_add(struct list *l, struct request *r, struct engine *e)
+{
     struct queue_view q;
-    for (uint32_t after = 0; engine_queue_next(e, r->tenant, after, &q); after = q.number) {
-        if (query->name_space.len > 0 && !slice_equal(query->name_space, q.options->name_space)) continue;
-        if (query->task.len > 0 && !slice_equal(query->task, q.options->task)) continue;
-        buf_put(&views, &q, sizeof q);
+    for (uint32_t after = l->walk.at_queue; engine_queue_next(e, r->tenant, after, &q); after = q.number) {
+        if (list_queue_add(l, e, &q)) l->queues[l->count - 1].n.total = q.retained_messages;
     }
-    buf_text(out, "{\"queues\":[");
-    for (size_t n = views.len / sizeof q; n-- > 0;) {
-        memcpy(&q, views.at + n * sizeof q, sizeof q);
-        if (query->lanes)
-            lanes_row(out, &q);
-        else
-            list_row(out, e, &q, now);
-        if (n > 0) buf_byte(out, ',');
-    }
-    buf_free(&views);
-    if (query->lanes) {
+}
+
+static void list_end(struct request *r, struct list *l, struct buf *out, struct engine *e)
+{
+    struct tenant_rows rows;
+    if (l->query.lanes) {
         buf_text(out, "],\"stats\":\"lanes\"}");
         return;
     }
-    struct tenant_rows rows;
     engine_tenant_rows(e, r->tenant, &rows);
     field_number(out, "],\"kvRows\":", rows.kv_rows);
     field_number(out, ",\"kvBytes\":", rows.kv_bytes);
@@ -198,15 +217,42 @@ static void list_read(struct call *c, struct engine *e, struct engine_now now)
     buf_text(out, ",\"timerBytes\":0}");
 }
 
+static bool list_visit(struct request *r, void *data, struct buf *out, struct engine *e, struct engine_now now)
+{
+    struct list *l = data;
+    struct lane_walker walker = {.queue = list_queue_add, .lane = l->query.lanes ? NULL : list_lane_add, .ctx = l};
+    if (!l->collected) {
+        if (lane_walk_go(&l->walk, r, e, now, &walker)) return true;
+        if (l->walk.partial) list_rest_add(l, r, e);
+        l->collected = true;
+        buf_text(out, "{\"queues\":[");
+    }
+    int64_t began_us = clock_mono_us();
+    while (l->count > 0 && !visit_over(began_us)) {
+        const struct list_queue *one = &l->queues[--l->count];
+        struct queue_view q;
+        if (!engine_queue_next(e, r->tenant, one->number - 1, &q) || q.number != one->number) continue; /* deleted since */
+        if (l->any) buf_byte(out, ',');
+        l->any = true;
+        if (l->query.lanes)
+            lanes_row(out, &q);
+        else
+            list_row(out, &q, one->n);
+    }
+    if (l->count > 0) return true;
+    list_end(r, l, out, e);
+    return false;
+}
+
 void route_queue_list(struct request *r)
 {
-    struct list_query *query = arena_zero(request_arena(r), sizeof *query);
+    struct list *l = arena_zero(request_arena(r), sizeof *l);
     struct slice stats = {0};
-    query->lanes = query_text(r, "stats", &stats) && slice_is(stats, "lanes");
-    query_text(r, "namespace", &query->name_space);
-    query_text(r, "task", &query->task);
-    r->route_data = query;
-    read_submit(r, list_read);
+    l->arena = request_arena(r);
+    l->query.lanes = query_text(r, "stats", &stats) && slice_is(stats, "lanes");
+    query_text(r, "namespace", &l->query.name_space);
+    query_text(r, "task", &l->query.task);
+    visits_answer(r, list_visit, l);
 }
 
 /* ---- detail ---------------------------------------------------------------------------------------------------------- */
