@@ -35,10 +35,10 @@ struct dedup *dedup_new(const struct engine_cold *cold, uint64_t budget_bytes)
     must(d != NULL);
     uint64_t budget = budget_bytes == 0 ? BUDGET_BYTES : budget_bytes;
     d->cold = *cold;
-    d->young_max = budget / 8 / YOUNG_ID_BYTES;
+    d->young_max = budget / 5 / YOUNG_ID_BYTES;
     if (d->young_max < YOUNG_MIN) d->young_max = YOUNG_MIN;
     if (d->young_max > YOUNG_MAX) d->young_max = YOUNG_MAX;
-    d->filter_share = d->filter_limit = budget / 4 * 3;
+    d->filter_share = d->filter_limit = budget / 8 * 5;
     d->cache_limit = budget / 16;
     d->cache_count = (uint32_t)(d->cache_limit / CACHE_ROW_BYTES);
     if (d->cache_count < CACHE_ROWS_MIN) d->cache_count = CACHE_ROWS_MIN;

@@ -13,7 +13,7 @@
  * comes back with the one or the other. Until that cut is stored its look-ups are answered from memory. A start reads the journal and the
  * filters, no records. A generation of an eighth of its class's ids goes as a whole when its last id is past.
  *
- * Budget: an eighth for young tables, a sixteenth for record rows that were read, three quarters for filters, with what is left over of other
+ * Budget: a fifth for young tables, a sixteenth for record rows that were read, five eighths for filters, with what is left over of other
  * budgets (dedup_spare). New filters become thinner as that fills up (18, 14, 10, 7, 6 bits an id); when it is full the generation that ends
  * first loses its filter until there is room again, and then every look-up that may concern it reads a row: answers stay exact, speed falls.
  * Not in the budget: what no cut has taken yet.

@@ -90,7 +90,7 @@ static void generation_cut(const struct engine_rows *rows, const struct dedup_ge
  * few generations to ask, and little that is kept too long. A part rewrites the whole filter, so there are few parts in one, too. */
 static struct dedup_generation *generation_obtain(struct dedup *d, uint8_t class, uint64_t ids, const struct engine_rows *rows)
 {
-    enum { SHARE = 8, PARTS = 24, SHARE_LEAST = 32 };
+    enum { SHARE = 8, PARTS = 8, SHARE_LEAST = 32 };
     struct dedup_generation *newest = NULL;
     uint64_t total = ids;
     for (uint32_t i = 0; i < d->generation_count; i++) {
