@@ -1,11 +1,6 @@
 #include "base/memory.h"
 
 #include <malloc.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <sys/mman.h>
-
-#include "base/must.h"
 
 /* There when mimalloc is linked. */
 void mi_collect(bool force) __attribute__((weak));
@@ -25,17 +20,4 @@ void memory_give_back(void)
 void memory_give_at_once(bool on)
 {
     if (mi_option_set != NULL) mi_option_set(MI_OPTION_PURGE_DELAY, on ? 0 : MI_PURGE_DELAY_MS);
-}
-
-void *memory_table_new(size_t bytes)
-{
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    must(at != MAP_FAILED);
-    (void)madvise(at, bytes, MADV_HUGEPAGE); /* a wish: without huge pages it is slower */
-    return at;
-}
-
-void memory_table_free(void *at, size_t bytes)
-{
-    if (at != NULL) must(munmap(at, bytes) == 0);
 }

@@ -8,9 +8,8 @@
 #ifndef QUEEN_BASE_MEMORY_H
 #define QUEEN_BASE_MEMORY_H
 
-#include <stddef.h>
-
 #include <stdbool.h>
+#include <stddef.h>
 
 void memory_give_back(void);
 void memory_give_at_once(bool on);
