@@ -204,7 +204,7 @@ def test_other_tenants_count_nothing(own_broker, queue):
 # ---- the cluster of one node ----
 
 NODE_KEYS = {"nodeId", "hostname", "raftAddr", "httpAddr", "role", "state", "local", "reachable", "leaderId", "term", "lastLogIndex", "committedIndex",
-             "appliedIndex", "durableIndex", "inflight", "proposals", "log", "store", "version", "uptimeSeconds", "host", "error"}
+             "appliedIndex", "durableIndex", "inflight", "proposals", "log", "store", "version", "uptimeSeconds", "host", "damage", "error"}
 
 
 def test_raft_status(own_broker, queue):

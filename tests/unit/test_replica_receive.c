@@ -51,6 +51,7 @@ static int setup(void **state)
 {
     struct fixture *f = calloc(1, sizeof *f);
     f->rig = rig_new(3);
+    f->rig->foreign_bodies = true;
     f->rig->election_ms = 100000; /* it acts when it is told to */
     f->rig->heartbeat_ms = 50000;
     *state = now = f;

@@ -73,7 +73,8 @@ struct rig {
     uint64_t keep_bytes, window_bytes, random;
     struct rig_fact *history; /* by index */
     uint64_t history_last;
-    uint64_t number; /* of the next body */
+    uint64_t number;     /* of the next body */
+    bool foreign_bodies; /* not those of rig_submit */
     int failures;
 };
 
@@ -228,11 +229,13 @@ static inline void rig_apply(void *ctx, uint64_t index, uint64_t term, uint64_t 
 static inline void rig_arrived(void *ctx, uint64_t index, struct slice body)
 {
     struct rig_node *n = ctx;
-    assert_true(index > n->seen_index && body.len >= 8);
+    n->arrivals++;
+    assert_true(index > n->seen_index && body.len > 0);
+    if (n->rig->foreign_bodies) return;
+    assert_true(body.len >= 8);
     uint64_t number;
     memcpy(&number, body.at, sizeof number);
     for (size_t i = 8; i < body.len; i++) assert_int_equal(body.at[i], (char)(number * 31 + i));
-    n->arrivals++;
 }
 
 static inline void rig_on_role(void *ctx, enum replica_role role)
