@@ -197,10 +197,16 @@ bool keeper_bulk_due(const struct broker *b)
     return b->bulk.count > 0 && late_us >= (keeper_has_room(b) ? 0 : BULK_WAITS_US);
 }
 
+/* Not while the broker stops: what is left the next start finds. */
+static bool housekeeps(const struct broker *b)
+{
+    return b->housekeeping && !b->stopping;
+}
+
 static void housekeep(struct broker *b)
 {
     struct keeper *k = &b->keeper;
-    if (!b->housekeeping || b->stopping || b->mono_us < k->house_at_us) return;
+    if (!housekeeps(b) || b->mono_us < k->house_at_us) return;
     if (!keeper_has_room(b) && b->mono_us < k->house_us + HOUSEKEEP_WAITS_US) return;
     b->housekeeping = engine_housekeep(b->engine);
     k->house_us = b->mono_us;
@@ -219,7 +225,7 @@ static void timer_arm(struct broker *b)
     bool room = keeper_has_room(b);
     int64_t bulk_us = k->bulk_at_us + (room ? 0 : BULK_WAITS_US); /* past: an entry that is on its way brings a turn */
     if (b->bulk.count > 0 && bulk_us > b->mono_us) at_us = sooner(at_us, bulk_us);
-    if (b->housekeeping && room && k->house_at_us != 0) at_us = sooner(at_us, k->house_at_us);
+    if (housekeeps(b) && room && k->house_at_us != 0) at_us = sooner(at_us, k->house_at_us);
     /* While the store has enough to write, its callback brings the turn that goes on. */
     bool flushes = k->unflushed_since_us != 0 && !k->flush_waiting && k->cuts_waiting < CUTS_WAITING_MAX;
     if (flushes) at_us = sooner(at_us, flush_due_us(b));
@@ -280,7 +286,7 @@ bool keeper_turn(struct broker *b)
         if (cut && k->cuts_waiting < CUTS_WAITING_MAX) cut_submit(b, flush);
     }
     timer_arm(b);
-    return b->housekeeping && k->house_at_us == 0 && keeper_has_room(b);
+    return housekeeps(b) && k->house_at_us == 0 && keeper_has_room(b);
 }
 
 bool keeper_settled(struct broker *b)
