@@ -281,7 +281,7 @@ static bool file_list(void *ctx, const struct files_entry *e)
     uint64_t first_pos, bytes = e->bytes;
     if (e->is_dir) return true;
     if (l->part != MANIFEST_STORE) {
-        uint64_t end = part_end(l->g, l->part), top = l->part == MANIFEST_ARCHIVE ? PLACE_ARCHIVE : 0;
+        uint64_t end = part_end(l->g, (uint8_t)l->part), top = l->part == MANIFEST_ARCHIVE ? PLACE_ARCHIVE : 0;
         if (!manifest_segment(e->name, &first_pos) || first_pos >= end) return true; /* made ahead */
         if (!positions_has(&l->g->kept, first_pos | top)) return true;               /* trimmed before the state was taken */
         if (bytes > end - first_pos) bytes = end - first_pos;
