@@ -9,7 +9,7 @@ import pytest
 
 BUILD = os.path.dirname(os.path.abspath(os.environ.get("QUEEN_BIN", "build/queen")))
 ALL = os.environ.get("QUEEN_TEST_ALL") == "1"
-SEEDS_A_PART = 250 if ALL else 12
+SEEDS_A_PART = 250 if ALL else 8
 
 # Planted bug -> what the simulator says of it. Not just any failure will do.
 PLANTED = {
