@@ -81,6 +81,7 @@ def test_versions_rise(broker, ns):
 
 def test_expected_versions(broker, ns):
     # 103
+    kv.put(broker, ns, "k", 1)  # so that the version before is not 0, which means absent
     stored = kv.put(broker, ns, "k", {"s": "in"})
     lost = kv.put(broker, ns, "k", 2, expect=0)
     assert lost == {"index": 0, "op": "put", "applied": False, "reason": "exists", "key": "k", "value": {"s": "in"}, "version": stored["version"]}
