@@ -60,8 +60,8 @@ static void key_put(struct buf *out, int kind, struct slice key)
         return;
     }
     for (int n = 0; n < 4 && KINDS[kind].numbers[n] != 0 && at + KINDS[kind].numbers[n] <= key.len; n++) {
-        uint64_t v = 0;
-        for (uint8_t b = 0; b < KINDS[kind].numbers[n]; b++) v = v << 8 | (unsigned char)key.at[at++];
+        uint64_t v = row_key_number(key.at + at, KINDS[kind].numbers[n]);
+        at += KINDS[kind].numbers[n];
         buf_printf(out, "%s%" PRIu64, n == 0 ? "" : " ", v);
     }
     if (at < key.len) {

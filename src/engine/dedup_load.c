@@ -41,17 +41,10 @@ void dedup_filter_piece(const struct dedup_filter *f, uint32_t shard, uint32_t *
     *to = (uint32_t)((uint64_t)f->count * (shard + 1) / DEDUP_PIECES);
 }
 
-static uint64_t key_number(struct slice key, size_t at, size_t bytes)
-{
-    uint64_t v = 0;
-    for (size_t i = 0; i < bytes; i++) v = v << 8 | (unsigned char)key.at[at + i];
-    return v;
-}
-
 /* Copies a row's piece into the filter. False: it is not of it. */
 static bool piece_take(struct dedup_filter *f, struct slice key, struct slice value)
 {
-    uint64_t shard = key_number(key, 5, 4);
+    uint64_t shard = row_key_number(key.at + 5, 4);
     uint32_t from, to;
     if (shard >= DEDUP_PIECES) return false;
     dedup_filter_piece(f, (uint32_t)shard, &from, &to);
@@ -186,7 +179,7 @@ static const char *chunk_load(struct dedup *d, struct slice key, struct slice va
         if (created_ms > newest_ms) newest_ms = created_ms;
         if (created_ms + dedup_keep_ms(s->young.class) >= now_ms) dedup_table_put(&s->young, &r);
     }
-    uint64_t sequence = key_number(key, 2, 8);
+    uint64_t sequence = row_key_number(key.at + 2, 8);
     dedup_chunk_add(s, sequence, newest_ms);
     if (sequence > d->chunk_last) d->chunk_last = sequence;
     return NULL;
@@ -194,7 +187,7 @@ static const char *chunk_load(struct dedup *d, struct slice key, struct slice va
 
 static const char *generation_load(struct dedup *d, struct slice key, struct slice value)
 {
-    struct dedup_generation g = {.number = (uint32_t)key_number(key, 1, 4)};
+    struct dedup_generation g = {.number = (uint32_t)row_key_number(key.at + 1, 4)};
     uint32_t blocks;
     if (value.len != META_BYTES) return "the row of a generation of ids is damaged";
     g.class = (uint8_t)value.at[0];
@@ -216,7 +209,7 @@ static const char *generation_load(struct dedup *d, struct slice key, struct sli
 
 static const char *filter_load(struct dedup *d, struct slice key, struct slice value)
 {
-    struct dedup_generation *g = dedup_generation_at(d, (uint32_t)key_number(key, 1, 4));
+    struct dedup_generation *g = dedup_generation_at(d, (uint32_t)row_key_number(key.at + 1, 4));
     return g != NULL && piece_take(&g->filter, key, value) ? NULL : "a filter's row is damaged";
 }
 

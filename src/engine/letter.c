@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "engine/engine_internal.h"
+#include "engine/row.h"
 
 enum { LETTER_REAP_A_CALL = 1024 };
 
@@ -31,16 +32,9 @@ static void big_endian(unsigned char *to, uint64_t v, size_t bytes)
     for (size_t i = 0; i < bytes; i++) to[i] = (unsigned char)(v >> 8 * (bytes - 1 - i));
 }
 
-static uint64_t number_of(const unsigned char *at, size_t bytes)
-{
-    uint64_t v = 0;
-    for (size_t i = 0; i < bytes; i++) v = v << 8 | at[i];
-    return v;
-}
-
 static uint64_t sequence_of(const struct letter *l)
 {
-    return number_of(l->of_queue + 4, 8);
+    return row_key_number(l->of_queue + 4, 8);
 }
 
 static struct slice key_sequence(const void *ctx, uint32_t at)
@@ -128,13 +122,13 @@ void dead_letter_read(const struct engine *e, uint32_t at, struct dead_letter *o
 {
     const struct letter *l = letter_at(e, at);
     *out = (struct dead_letter){.sequence = sequence_of(l),
-                                .queue = (uint32_t)number_of(l->of_queue, 4),
-                                .partition = (uint32_t)number_of(l->of_lane, 4),
+                                .queue = (uint32_t)row_key_number(l->of_queue, 4),
+                                .partition = (uint32_t)row_key_number(l->of_lane, 4),
                                 .group = l->group,
                                 .retries = l->retries,
                                 .item = l->item,
                                 .block_bytes = l->block_bytes,
-                                .offset = number_of(l->at_place + 4, 8),
+                                .offset = row_key_number(l->at_place + 4, 8),
                                 .where = l->where,
                                 .created_us = l->created_us,
                                 .failed_us = l->failed_us,
@@ -180,28 +174,27 @@ uint32_t dead_letter_at(const struct engine *e, uint64_t sequence)
     return at != 0 && sequence_of(letter_at(e, at)) == sequence ? at : 0;
 }
 
-uint32_t dead_letter_after(const struct engine *e, uint32_t queue, uint64_t after)
+/* The letter beside the place of `sequence`: of the queue, or of all when it is 0. */
+static uint32_t letter_beside(const struct engine *e, uint32_t queue, uint64_t sequence, uint32_t (*step)(struct tree_place *p))
 {
     unsigned char key[12];
     big_endian(key, queue, 4);
-    big_endian(key + 4, after + 1, 8);
+    big_endian(key + 4, sequence, 8);
     bool all = queue == 0;
     struct tree_place p = tree_seek(all ? &e->letters_all : &e->letters_of_queue,
                                     all ? slice_make((const char *)key + 4, 8) : slice_make((const char *)key, sizeof key));
-    uint32_t at = tree_next(&p);
-    return at != 0 && (all || number_of(letter_at(e, at)->of_queue, 4) == queue) ? at : 0;
+    uint32_t at = step(&p);
+    return at != 0 && (all || row_key_number(letter_at(e, at)->of_queue, 4) == queue) ? at : 0;
+}
+
+uint32_t dead_letter_after(const struct engine *e, uint32_t queue, uint64_t after)
+{
+    return letter_beside(e, queue, after + 1, tree_next);
 }
 
 uint32_t dead_letter_before(const struct engine *e, uint32_t queue, uint64_t before)
 {
-    unsigned char key[12];
-    big_endian(key, queue, 4);
-    big_endian(key + 4, before, 8);
-    bool all = queue == 0;
-    struct tree_place p = tree_seek(all ? &e->letters_all : &e->letters_of_queue,
-                                    all ? slice_make((const char *)key + 4, 8) : slice_make((const char *)key, sizeof key));
-    uint32_t at = tree_previous(&p);
-    return at != 0 && (all || number_of(letter_at(e, at)->of_queue, 4) == queue) ? at : 0;
+    return letter_beside(e, queue, before, tree_previous);
 }
 
 uint32_t dead_letter_of_lane_before(const struct engine *e, uint32_t partition, uint64_t before)
@@ -211,7 +204,7 @@ uint32_t dead_letter_of_lane_before(const struct engine *e, uint32_t partition, 
     big_endian(key + 4, before, 8);
     struct tree_place p = tree_seek(&e->letters_of_lane, slice_make((const char *)key, sizeof key));
     uint32_t at = tree_previous(&p);
-    return at != 0 && number_of(letter_at(e, at)->of_lane, 4) == partition ? at : 0;
+    return at != 0 && row_key_number(letter_at(e, at)->of_lane, 4) == partition ? at : 0;
 }
 
 uint32_t dead_letter_of_message(const struct engine *e, uint32_t partition, uint64_t offset)
@@ -239,7 +232,7 @@ uint32_t letter_find(const struct engine *e, struct uuid tenant, struct uuid id)
     uint32_t at = dead_letter_at(e, thing_number(id));
     if (at == 0) return 0;
     const struct letter *l = letter_at(e, at);
-    const struct queue *q = queue_at(e, (uint32_t)number_of(l->of_queue, 4));
+    const struct queue *q = queue_at(e, (uint32_t)row_key_number(l->of_queue, 4));
     if (q == NULL || !uuid_equal(q->tenant, tenant)) return 0;
     return uuid_equal(id, thing_id(e->seed, ID_DEAD_LETTER, sequence_of(l), l->failed_us)) ? at : 0;
 }

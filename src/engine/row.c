@@ -58,7 +58,7 @@ static uint32_t key_u32(struct key_reader *r)
         r->bad = true;
         return 0;
     }
-    uint32_t v = (uint32_t)r->at[0] << 24 | (uint32_t)r->at[1] << 16 | (uint32_t)r->at[2] << 8 | r->at[3];
+    uint32_t v = (uint32_t)row_key_number(r->at, 4);
     r->at += 4;
     return v;
 }

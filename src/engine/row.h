@@ -55,6 +55,14 @@ void row_key_run(struct row_key *k, uint32_t queue, uint32_t partition, uint64_t
 /* Version and value of a KV row's stored value. False: it is damaged. */
 bool row_kv_value(struct slice stored, uint64_t *version, struct slice *value);
 
+/* A number as it stands in a key. */
+static inline uint64_t row_key_number(const void *at, size_t bytes)
+{
+    uint64_t v = 0;
+    for (size_t i = 0; i < bytes; i++) v = v << 8 | ((const unsigned char *)at)[i];
+    return v;
+}
+
 static inline struct slice row_key_view(const struct row_key *k)
 {
     return slice_make(k->bytes, k->len);

@@ -361,9 +361,9 @@ static void run_give_up(struct forget *f, const struct run *r)
 
 static uint64_t row_last_offset(struct slice key)
 {
-    uint64_t last = 0;
-    must(key.len == RUN_KEY_BYTES);
-    for (size_t i = RUN_KEY_BYTES - 8; i < RUN_KEY_BYTES; i++) last = last << 8 | (unsigned char)key.at[i];
+    uint32_t partition;
+    uint64_t last;
+    must(row_run_key_read(key, &partition, &last));
     return last;
 }
 

@@ -149,12 +149,18 @@ def metric(broker, name):
     return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
 
 
-def test_what_it_does_is_seen(own_broker, queue):
+def copied(own_broker, queue):
+    """A broker that has copied what is kept, and nothing is left to copy."""
     broker = own_broker(env=SMALL)
     broker.configure(queue, retentionEnabled=True, retentionSeconds=1)
     traffic(broker, queue, "kept", 0, 6000, 200)
     wait_until(lambda: files(broker, "archive"), 20, "something is copied")
     small(broker, FILES_AT_LEAST)
+    return broker
+
+
+def test_what_it_does_is_seen(own_broker, queue):
+    broker = copied(own_broker, queue)
     wait_until(lambda: metric(broker, 'queen_payload_storage_bytes{home="archive",kind="live"}') > 10000, 20, "live bytes of the archive")
     assert metric(broker, "queen_reclaim_files_total") >= 1
     assert metric(broker, "queen_reclaim_freed_bytes_total") >= SEGMENT
@@ -170,11 +176,7 @@ def test_what_it_does_is_seen(own_broker, queue):
 
 
 def test_a_missing_archive_file_is_named(own_broker, queue):
-    broker = own_broker(env=SMALL)
-    broker.configure(queue, retentionEnabled=True, retentionSeconds=1)
-    traffic(broker, queue, "kept", 0, 6000, 200)
-    wait_until(lambda: files(broker, "archive"), 20, "something is copied")
-    small(broker, FILES_AT_LEAST)
+    broker = copied(own_broker, queue)
     broker.stop()
     os.remove(os.path.join(broker.data_dir, "archive", files(broker, "archive")[0]))
     broker.launch()
