@@ -5,7 +5,8 @@
  *   log           record by record, head and body; inside of a command's entry each push group's own; is anything missing between the
  *                 segments that a start would read, or that hold messages still wanted
  *   store         block by block, table file by table file; then each row, as a start would take it
- *   both          the entry the store stands at is in the log, with the term the store knows */
+ *   both          the entry the store stands at is in the log, with the term the store knows and the stamps it was applied with: the
+ *                 state of another broker, or of another past of this one, is told even where index and term are the same */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -27,6 +28,9 @@ struct check {
     uint64_t files, bytes, records, rows;
     bool mark_seen;
     uint64_t mark_term;
+    struct entry_head last; /* of the last entry of commands at or before the store's mark */
+    uint64_t last_index;    /* 0: no such entry is in the log any more, or others that followed it are not */
+    uint64_t seen_index;
     struct engine *engine;
     const char *row_wrong;
 };
@@ -94,6 +98,10 @@ static void entry_check(struct check *c, const struct inspect_segment *s, const 
         inspect_find(c->i, s->path, offset, "entry %" PRIu64 " is no entry of commands", r->index);
         return;
     }
+    if (r->index <= c->g->mark.index) {
+        c->last = h;
+        c->last_index = r->index;
+    }
     struct slice rest = slice_make(r->body.at + ENTRY_HEAD_BYTES, r->body.len - ENTRY_HEAD_BYTES);
     uint32_t count = 0;
     for (; command_next(&rest, &command); count++)
@@ -108,6 +116,8 @@ static bool record_check(void *ctx, const struct inspect_segment *s, const struc
     struct check *c = ctx;
     c->records++;
     if (r->kind != SEGMENT_ENTRY) return true;
+    if (r->index != c->seen_index + 1 && r->index <= c->g->mark.index) c->last_index = 0;
+    c->seen_index = r->index;
     if (r->index == c->g->mark.index) {
         c->mark_seen = true;
         c->mark_term = r->term;
@@ -248,6 +258,18 @@ static void wanted_check(struct check *c, uint64_t first, uint64_t end, uint64_t
     }
 }
 
+static void last_head_check(struct check *c)
+{
+    char logged[ENTRY_HEAD_BYTES], applied[ENTRY_HEAD_BYTES];
+    struct entry_head head = engine_last_head(c->engine);
+    entry_head_write(logged, &c->last);
+    entry_head_write(applied, &head);
+    if (c->last_index == 0 || memcmp(logged, applied, sizeof logged) == 0) return;
+    inspect_find(c->i, c->g->dir, UINT64_MAX,
+                 "entry %" PRIu64 " of the log is not the one the store's state came from: they do not belong together",
+                 c->last_index);
+}
+
 /* Every row that a start would load, as it would. */
 static void rows_check(struct check *c, uint64_t segment_bytes)
 {
@@ -261,6 +283,7 @@ static void rows_check(struct check *c, uint64_t segment_bytes)
     if (status == STORE_IO) inspect_io(c->i, "%.*s", (int)error.len, error.at);
     if (status == STORE_OK && c->row_wrong == NULL) c->row_wrong = engine_loaded(c->engine, g->mark.index);
     if (c->row_wrong != NULL) inspect_find(c->i, g->dir, UINT64_MAX, "store: %s", c->row_wrong);
+    if (status == STORE_OK && c->row_wrong == NULL && g->mark.index > 0) last_head_check(c);
     uint64_t end = g->segment_count == 0 ? 0 : g->segments[g->segment_count - 1].walk.first_pos + segment_bytes;
     if (status == STORE_OK && c->row_wrong == NULL && segment_bytes > 0) {
         uint64_t last = engine_archive_last(c->engine);
@@ -280,6 +303,7 @@ static void group_check(struct check *c)
     struct store_verify v = {.ctx = c, .damaged = table_damaged};
     c->row_wrong = NULL;
     c->mark_seen = false;
+    c->last_index = c->seen_index = 0;
     uint32_t before = c->i->findings;
     raft_check(c);
     snprintf(dir, sizeof dir, "%s/store", g->dir);
