@@ -212,7 +212,8 @@ void route_pop_discovery(struct request *r)
     labelled |= query_text(r, "task", &p.task);
     if (!labelled)
         answer_pop_refusal(r, "namespace or task is required");
-    else if (!name_fits(p.name_space, slice_make("", 0), q.group) || !name_fits(p.task, slice_make("", 0), q.group))
+    else if (p.name_space.len > NAMES_BYTES_MAX || p.task.len > NAMES_BYTES_MAX ||
+             !name_fits(slice_make("", 0), slice_make("", 0), q.group)) /* a label configure takes is one to pop by */
         answer_name_too_long(r);
     else
         pop_submit(r, &q, &p);

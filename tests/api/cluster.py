@@ -199,6 +199,42 @@ class Cluster:
         self.wait_ready(seconds, [node])
 
 
+class Turns(Broker):
+    """A cluster that looks like one broker: every request goes to another node than the one before. Pops wait a little: that nothing is
+    there is told at once by a leader that has not yet applied what another node has."""
+
+    def __init__(self, cluster):
+        super().__init__()
+        self.cluster, self.turn = cluster, 0
+
+    def next(self):
+        nodes = self.cluster.voters()
+        self.turn += 1
+        return nodes[self.turn % len(nodes)]
+
+    def request(self, method, path, body=None, headers=None, timeout=75.0):
+        return self.next().request(method, path, body, headers, timeout)
+
+    def fresh_request(self, method, path, body=None, headers=None, timeout=75.0):
+        return self.next().fresh_request(method, path, body, headers, timeout)
+
+    def pop(self, queue=None, partition=None, group=None, headers=None, **params):
+        params.setdefault("wait", True)
+        params.setdefault("timeout", 2000)
+        return super().pop(queue, partition, group, headers, **params)
+
+    def restart(self, how="stop", env=None):
+        """All of them at once."""
+        for node in self.cluster.voters():
+            node.kill() if how == "kill" else node.stop()
+        for node in self.cluster.voters():
+            if env is not None:
+                node.env.update(env)
+            node.launched()
+        self.cluster.wait_ready()
+        return self
+
+
 def leftovers(node):
     """What is in a node's data directory."""
     return sorted(os.listdir(node.data_dir))
