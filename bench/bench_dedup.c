@@ -18,8 +18,7 @@
 
 #include "base/clock.h"
 #include "base/loop.h"
-#include "engine/engine.h"
-#include "store/store.h"
+#include "broker/rows.h"
 
 enum { BATCH = 500, LANES = 1000, CUT_ROWS = 4096, CUTS_WAITING_MAX = 2, ID_BYTES = 36, SAMPLES = 16, LANES_BYTES = 1 << 20 };
 
@@ -70,6 +69,17 @@ static double resident_mb(void)
     return (double)pages * (double)sysconf(_SC_PAGESIZE) / 1e6;
 }
 
+/* Written to the disk by this process until now, in bytes. */
+static uint64_t disk_written(void)
+{
+    char line[128];
+    uint64_t bytes = 0;
+    FILE *f = fopen("/proc/self/io", "r");
+    while (f != NULL && fgets(line, sizeof line, f) != NULL && sscanf(line, "write_bytes: %" SCNu64, &bytes) != 1) continue;
+    if (f != NULL) fclose(f);
+    return bytes;
+}
+
 /* ---- the store ------------------------------------------------------------------------------------------------------ */
 
 static void scan(void *ctx, struct slice from, struct slice to, bool (*row)(void *, struct slice, struct slice), void *row_ctx)
@@ -85,21 +95,6 @@ static void block(void *ctx, uint64_t where, uint32_t bytes, char *out)
     (void)bytes;
     (void)out;
     failed(ctx, "a message is wanted");
-}
-
-static void row_put(void *ctx, struct slice key, struct slice value)
-{
-    store_batch_put(ctx, key, value);
-}
-
-static void row_delete(void *ctx, struct slice key)
-{
-    store_batch_delete(ctx, key);
-}
-
-static void row_delete_range(void *ctx, struct slice from, struct slice to)
-{
-    store_batch_delete_range(ctx, from, to);
 }
 
 static void written(void *ctx, struct store_mark mark)
@@ -133,7 +128,7 @@ static void cut(struct bench *b, bool flush)
     wait_for_room(b, CUTS_WAITING_MAX - 1);
     int64_t from_us = thread_us();
     struct store_batch *batch = store_batch_new(b->store);
-    struct engine_rows rows = {.ctx = batch, .put = row_put, .delete = row_delete, .delete_range = row_delete_range};
+    struct engine_rows rows = rows_of_batch(batch);
     engine_cut(b->e, &rows);
     b->engine_us += thread_us() - from_us;
     b->cuts[b->waiting++] = engine_revision(b->e);
@@ -322,8 +317,9 @@ static void start_again(struct bench *b)
     wait_for_room(b, 0);
     engine_stats(b->e, &s);
     store_stats(b->store, &stored);
-    printf("ids kept %" PRIu64 ", store %.1f MB: %.1f bytes an id\n", s.dedup_ids, (double)stored.disk_bytes / 1e6,
-           (double)stored.disk_bytes / (double)s.dedup_ids);
+    printf("ids kept %" PRIu64 ", store %.1f MB: %.1f bytes an id; written %.1f MB: %.1f bytes an id pushed\n", s.dedup_ids,
+           (double)stored.disk_bytes / 1e6, (double)stored.disk_bytes / (double)s.dedup_ids, (double)disk_written() / 1e6,
+           (double)disk_written() / (double)b->ids);
     close_all(b);
     int64_t from_us = clock_mono_us(), cpu = cpu_us();
     open_all(b);

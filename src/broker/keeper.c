@@ -17,25 +17,11 @@
 #include "base/logger.h"
 #include "base/memory.h"
 #include "broker/broker_internal.h"
+#include "broker/rows.h"
 
 /* What the store does not have yet is in memory twice while it is written: a cut is taken at a fourth of its share, pushes are refused at
  * half of it. */
 enum { BEHIND_FACTOR = 4, UNSTORED_CUT = 4, UNSTORED_FULL = 2 };
-
-static void row_put(void *ctx, struct slice key, struct slice value)
-{
-    store_batch_put(ctx, key, value);
-}
-
-static void row_delete(void *ctx, struct slice key)
-{
-    store_batch_delete(ctx, key);
-}
-
-static void row_delete_range(void *ctx, struct slice from, struct slice to)
-{
-    store_batch_delete_range(ctx, from, to);
-}
 
 static void dead_keep(struct dead_segments *k, struct dead_segment d)
 {
@@ -147,7 +133,7 @@ static void cut_submit(struct broker *b, bool flush)
     struct keeper *k = &b->keeper;
     crash_point("cut-before");
     struct store_batch *batch = store_batch_new(b->store);
-    struct engine_rows rows = {.ctx = batch, .put = row_put, .delete = row_delete, .delete_range = row_delete_range};
+    struct engine_rows rows = rows_of_batch(batch);
     engine_cut(b->engine, &rows);
     uint64_t index = engine_applied_index(b->engine);
     struct store_mark mark = {.index = index, .term = k->applied_term, .scan_pos = replica_scan_pos(b->replica, index)};
