@@ -107,10 +107,18 @@ static bool tables_find(const struct dedup *d, struct dedup_key k, const struct 
     return found;
 }
 
-static bool find(struct dedup *d, struct dedup_key k, const struct dedup_wish *w, struct dedup_hit *out)
+/* Most ids that are asked for are new: one look-up then, whatever is wished. */
+static bool tables_have(const struct dedup *d, struct dedup_key k)
+{
+    for (uint32_t i = 0; i < d->class_count; i++) {
+        if (dedup_table_has(&d->streams[d->classes[i]]->young, k)) return true;
+    }
+    return d->seal.active && dedup_table_has(&d->seal.table, k);
+}
+
+static bool generations_find(struct dedup *d, struct dedup_key k, const struct dedup_wish *w, bool found, struct dedup_hit *out)
 {
     struct dedup_hit hit;
-    bool found = tables_find(d, k, w, out);
     for (uint32_t i = 0; i < d->generation_count; i++) {
         const struct dedup_generation *g = &d->generations[i];
         if (dedup_generation_may_have(g, k, w) && dedup_generation_find(d, g, k, w, &hit)) hit_keep(&hit, &found, out);
@@ -122,7 +130,7 @@ bool dedup_find(struct dedup *d, struct dedup_key k, uint64_t from, uint64_t to,
                 struct dedup_hit *out)
 {
     struct dedup_wish w = {from, to, since_ms, now_ms};
-    return find(d, k, &w, out);
+    return generations_find(d, k, &w, tables_find(d, k, &w, out), out);
 }
 
 /* Items of the same entry are young: nothing is sealed while one is applied. */
@@ -130,7 +138,8 @@ bool dedup_seen(struct dedup *d, struct dedup_key k, uint64_t first, uint64_t to
                 struct dedup_hit *out)
 {
     struct dedup_wish window = {0, to, since_ms, now_ms}, entry = {first, to, INT64_MIN, INT64_MIN};
-    return find(d, k, &window, out) || tables_find(d, k, &entry, out);
+    if (!tables_have(d, k)) return generations_find(d, k, &window, false, out);
+    return generations_find(d, k, &window, tables_find(d, k, &window, out), out) || tables_find(d, k, &entry, out);
 }
 
 /* Is an occurrence of this class still kept? */

@@ -166,6 +166,12 @@ bool dedup_table_find(const struct dedup_table *t, struct dedup_key k, const str
     return dedup_pair_fits(l->pairs[2 * (size_t)at], l->pairs[2 * (size_t)at + 1], w, oldest_ms, out);
 }
 
+bool dedup_table_has(const struct dedup_table *t, struct dedup_key k)
+{
+    const struct dedup_record *s = slot_find(t, k);
+    return s != NULL && s->words[0] != 0;
+}
+
 static void slot_remove(struct dedup_shard *s, uint32_t i)
 {
     for (uint32_t j = place_after(s, i); s->slots[j].words[0] != 0; j = place_after(s, j)) {
@@ -199,11 +205,27 @@ static bool slot_sweep(struct dedup_table *t, struct dedup_shard *s, uint32_t i,
     return true;
 }
 
+/* The first of the slots [from, to) that may have something to drop; `to`: none. */
+static uint32_t sweep_skip(const struct dedup_shard *s, uint32_t from, uint32_t to, int64_t oldest_ms)
+{
+    for (; from < to; from++) {
+        uint64_t time = dedup_record_time(&s->slots[from]);
+        if (s->slots[from].words[0] == 0) continue;
+        if (dedup_time_class(time) == DEDUP_CLASS_LIST || dedup_time_ms(time) < oldest_ms) break;
+    }
+    return from;
+}
+
 bool dedup_table_sweep(struct dedup_table *t, uint32_t slots, int64_t now_ms)
 {
     int64_t oldest_ms = now_ms - dedup_keep_ms(t->class);
     for (uint32_t n = 0; n < slots; n++) {
         struct dedup_shard *s = &t->shards[t->sweep_shard];
+        uint32_t left = t->sweep_slot < s->cap ? s->cap - t->sweep_slot : 0, more = slots - n;
+        uint32_t at = sweep_skip(s, t->sweep_slot, t->sweep_slot + (left < more ? left : more), oldest_ms);
+        n += at - t->sweep_slot;
+        t->sweep_slot = at;
+        if (n == slots) return false;
         if (t->sweep_slot >= s->cap) {
             t->sweep_slot = 0;
             t->sweep_shard = (t->sweep_shard + 1) % DEDUP_SHARDS;
@@ -244,10 +266,11 @@ uint64_t dedup_table_memory(const struct dedup_table *t)
 
 bool dedup_table_shrink(struct dedup_table *t)
 {
-    for (int n = 0; n < DEDUP_SHARDS; n++) {
-        if (t->shards[n].slots == NULL) continue;
-        free(t->shards[n].slots);
-        t->shards[n] = (struct dedup_shard){0};
+    for (; t->shrink_shard < DEDUP_SHARDS; t->shrink_shard++) {
+        struct dedup_shard *s = &t->shards[t->shrink_shard];
+        if (s->slots == NULL) continue;
+        free(s->slots);
+        *s = (struct dedup_shard){0};
         return true;
     }
     enum { LISTS_A_CALL = 256 };

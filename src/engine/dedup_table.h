@@ -33,7 +33,7 @@ struct dedup_table {
     struct dedup_shard shards[DEDUP_SHARDS];
     struct dedup_list *lists;
     uint32_t list_count, list_cap, list_free;
-    uint32_t sweep_shard, sweep_slot;
+    uint32_t sweep_shard, sweep_slot, shrink_shard;
     uint64_t ids, pairs_bytes;
     uint8_t class;
 };
@@ -104,6 +104,7 @@ static inline bool dedup_pair_fits(uint64_t place, uint64_t time, const struct d
 void dedup_table_prefetch(const struct dedup_table *t, struct dedup_key k);
 /* In offset order of one key. */
 void dedup_table_put(struct dedup_table *t, const struct dedup_record *r);
+bool dedup_table_has(const struct dedup_table *t, struct dedup_key k); /* any occurrence, also one that is past */
 bool dedup_table_find(const struct dedup_table *t, struct dedup_key k, const struct dedup_wish *w, struct dedup_hit *out);
 /* Looks at up to `slots` slots and drops what is not kept any more. True at the end of the table. */
 bool dedup_table_sweep(struct dedup_table *t, uint32_t slots, int64_t now_ms);

@@ -177,7 +177,7 @@ static void lane_push(struct engine *e, struct uuid tenant, const struct push_gr
     l.where = where;
     uint64_t bytes = l.p->bytes;
     lane_items(&l, out);
-    dedup_sweep(e->dedup, g->item_count * 2 + 8, l.now_ms);
+    dedup_sweep(e->dedup, g->item_count * 2 + 2, l.now_ms);
     if (l.p->tail > l.first) lane_appended(&l, bytes);
 }
 
