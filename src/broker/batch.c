@@ -221,7 +221,7 @@ static void push_handoff(struct broker *b, struct handoff *h, const struct comma
 static void ack_handoff(struct broker *b, struct handoff *h, const struct command *command)
 {
     struct ack_command ack;
-    if (ack_decode(command, &ack)) parked_ack(b, h, &ack);
+    if (ack_open(command, &ack)) parked_ack(b, h, &ack);
 }
 
 static void step_handoff(struct broker *b, struct handoff *h, struct call *c, const struct command *command)

@@ -306,18 +306,21 @@ void ack_end(struct buf *out, size_t command_at)
     command_finish(out, command_at);
 }
 
+enum { ACK_HEAD_BYTES = 8 + 3 };
+
+/* Each item is looked at several times on its way, so the usual one is taken apart with few checks. */
 bool ack_item_next(struct slice *rest, struct ack_item *out)
 {
-    struct reader r = reader_of(*rest);
-    *out = (struct ack_item){0};
-    uint64_t partition = (uint64_t)read_i64(&r);
-    out->partition = partition;
-    out->status = read_u8(&r);
-    out->fenced = read_u8(&r);
-    out->has_error = read_u8(&r);
+    if (rest->len < ACK_HEAD_BYTES) return false;
+    memcpy(&out->partition, rest->at, 8);
+    out->status = (uint8_t)rest->at[8];
+    out->fenced = (uint8_t)rest->at[9];
+    out->has_error = (uint8_t)rest->at[10];
+    out->lease = (struct uuid){0};
+    out->error = slice_of("");
+    struct reader r = reader_of(slice_make(rest->at + ACK_HEAD_BYTES, rest->len - ACK_HEAD_BYTES));
     if (out->fenced) out->lease = read_uuid(&r);
     out->transaction = read_name(&r);
-    out->error = slice_of("");
     if (out->has_error) out->error = read_name(&r);
     if (r.bad || out->status > ACK_DLQ) return false;
     rest->len = (size_t)(r.end - r.at);
@@ -325,14 +328,19 @@ bool ack_item_next(struct slice *rest, struct ack_item *out)
     return true;
 }
 
-bool ack_decode(const struct command *c, struct ack_command *out)
+bool ack_open(const struct command *c, struct ack_command *out)
 {
     struct reader r = reader_of(c->body);
     out->tenant = read_uuid(&r);
     out->item_count = read_u32(&r);
     out->group = read_name(&r);
     out->items = slice_make(r.at, (size_t)(r.end - r.at));
-    if (r.bad) return false;
+    return !r.bad;
+}
+
+bool ack_decode(const struct command *c, struct ack_command *out)
+{
+    if (!ack_open(c, out)) return false;
     struct slice rest = out->items;
     struct ack_item item;
     for (uint32_t i = 0; i < out->item_count; i++) {

@@ -187,6 +187,7 @@ void ack_begin(struct buf *out, struct uuid tenant, struct slice group, uint32_t
 void ack_item_add(struct buf *out, const struct ack_item *item);
 void ack_end(struct buf *out, size_t command_at);                  /* command_at = out->len before ack_begin */
 bool ack_decode(const struct command *c, struct ack_command *out); /* checks all items */
+bool ack_open(const struct command *c, struct ack_command *out);   /* checks none: there may be fewer than it says */
 bool ack_item_next(struct slice *rest, struct ack_item *out);
 
 /* ---- KV --------------------------------------------------------------------------------------------------------- */

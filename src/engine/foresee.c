@@ -274,15 +274,21 @@ static void ids_pushed_foresee(struct foresight *s, const struct queue *q, const
     }
 }
 
+static bool lanes_are_here(const struct engine *e)
+{
+    return e->lanes_in_memory == e->lanes.used;
+}
+
 static void push_foresee(struct foresight *s, const struct command *c)
 {
     struct push_command push;
     struct push_group g;
-    if (!push_decode(c, &push)) return;
+    bool ids = ids_are_old(s->e);
+    if ((!ids && lanes_are_here(s->e)) || !push_decode(c, &push)) return;
     while (push_group_next(&push.groups, &g)) {
         const struct queue *q = queue_find(s->e, push.tenant, g.queue);
         const struct partition *p = name_foresee(s, q, g.partition);
-        if (p != NULL && ids_are_old(s->e)) ids_pushed_foresee(s, q, p, &g);
+        if (p != NULL && ids) ids_pushed_foresee(s, q, p, &g);
     }
 }
 
@@ -313,7 +319,7 @@ static void ack_foresee(struct foresight *s, const struct command *c)
     struct ack_item item;
     uint64_t before = 0;
     bool ids = ids_are_old(s->e);
-    if (!ack_decode(c, &ack)) return;
+    if (!ack_open(c, &ack)) return;
     for (struct slice rest = ack.items; s->left > 0 && ack_item_next(&rest, &item);) {
         if (item.partition > UINT32_MAX) continue;
         uint32_t lane = (uint32_t)item.partition;
@@ -383,7 +389,7 @@ static void positions_foresee(struct foresight *s, const struct command *c)
 {
     struct positions_command positions;
     struct position_item item;
-    if (!positions_decode(c, &positions)) return;
+    if (lanes_are_here(s->e) || !positions_decode(c, &positions)) return;
     while (position_next(&positions.items, &item))
         name_foresee(s, queue_find(s->e, positions.tenant, item.queue), item.partition);
 }

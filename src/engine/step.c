@@ -33,7 +33,7 @@ static bool acks_judge(struct step *s)
     s->r->acks.count = s->parts.ack_items;
     s->r->acks.items = arena_zero(s->arena, (s->parts.ack_items + 1) * sizeof s->r->acks.items[0]);
     while (command_next(&rest, &c)) {
-        must(ack_decode(&c, &ack));
+        must(ack_open(&c, &ack)); /* step_decode has checked it */
         if (!ack_plan_add(s->acks, &ack, s->r->acks.items + before, &failed)) {
             return refuse(s, STEP_REJECTED_ACK, before + failed);
         }
