@@ -28,8 +28,9 @@ static const struct {
     {ROW_KV, "kv", {0}},
     {ROW_TIMER, "timer", {8}},
     {ROW_RUN, "run", {4, 4, 8}},
-    {ROW_DEDUP_GENERATION, "dedup-generation", {4, 4}},
-    {ROW_DEDUP_RECORDS, "dedup-records", {4, 4, 1}},
+    {ROW_DEDUP_GENERATION, "dedup-generation", {4}},
+    {ROW_DEDUP_FILTER, "dedup-filter", {4, 1, 4}},
+    {ROW_DEDUP_RECORDS, "dedup-records", {4, 1, 4}},
 };
 enum { KIND_COUNT = sizeof KINDS / sizeof KINDS[0] };
 

@@ -31,7 +31,7 @@ static const char HELP[] =
     "  --group N            only that group of the node\n"
     "  --from N, --to N     entries by their index\n"
     "  --kind KIND          meta, queue, group, partition, cursor, dead-letter, dedup, segment, kv, timer, run,\n"
-    "                       dedup-generation, dedup-records\n"
+    "                       dedup-generation, dedup-filter, dedup-records\n"
     "  --limit N            so many entries or rows at most\n"
     "  --json               one JSON object a line\n"
     "\n"

@@ -182,11 +182,13 @@ void dedup_foreseen(const struct dedup *d, struct dedup_key k, int64_t since_ms,
     for (uint32_t i = 0; i < d->generation_count; i++) {
         const struct dedup_generation *g = &d->generations[i];
         if (g->newest_ms < since_ms || !dedup_filter_may_have(&g->filter, k)) continue;
-        struct row_key from, to;
-        dedup_key_bucket(&from, g->number, dedup_bucket(g, k));
-        to = from;
-        dedup_key_behind(&to);
-        range(ctx, row_key_view(&from), row_key_view(&to));
+        for (uint8_t part = 0; part < g->parts; part++) {
+            struct row_key from, to;
+            dedup_key_bucket(&from, g->number, part, dedup_bucket(g, k));
+            to = from;
+            row_key_u8(&to, 0);
+            range(ctx, row_key_view(&from), row_key_view(&to));
+        }
     }
 }
 

@@ -84,12 +84,13 @@ bool dedup_housekeep(struct dedup *d, int64_t now_ms);
 /* So many bytes more than the budget may be used for filters until the next call. */
 void dedup_spare(struct dedup *d, uint64_t bytes);
 
-/* The rows of kinds ROW_DEDUP, ROW_DEDUP_GENERATION and ROW_DEDUP_RECORDS. */
+/* The rows of kinds ROW_DEDUP, ROW_DEDUP_GENERATION, ROW_DEDUP_FILTER and ROW_DEDUP_RECORDS. */
 void dedup_cut(struct dedup *d, const struct engine_rows *rows, uint64_t revision, int64_t now_ms);
 uint64_t dedup_cut_size(const struct dedup *d);
 void dedup_cut_stored(struct dedup *d, uint64_t revision);
-/* A row of the first two kinds at start: NULL, or why it cannot be. */
+/* A row of the first three kinds at start, in key order, and the end of them: NULL, or why it cannot be. */
 const char *dedup_load(struct dedup *d, struct slice key, struct slice value, int64_t now_ms);
+const char *dedup_loaded(const struct dedup *d);
 
 /* Calls `each` for every occurrence that is still kept. Reads all stored records. */
 void dedup_each(struct dedup *d, int64_t now_ms, void (*each)(void *ctx, const struct dedup_record *r), void *ctx);

@@ -1,39 +1,34 @@
 /* Generations: reading them. Keys:
  *
- *   8b generation bucket part                    records, 24 bytes each
- *   8b generation ffffffff key part chunk        of an id with many occurrences: DEDUP_LIST_PAIRS of them, 16 bytes each
+ *   8b generation part bucket                    records, 24 bytes each
+ *   8b generation part bucket key chunk          of an id with many occurrences: DEDUP_LIST_PAIRS of them, 16 bytes each
  *
  * Such an id has one record in its bucket, of class DEDUP_CLASS_LIST, whose offset is the number of its occurrences and whose time is its
- * part. */
+ * part. Rows are read one by one, by their keys: a part is written in the order of its keys and lies in few files, which are never merged
+ * with another's. They may outlive their generation (store.h), so generations are never numbered anew. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/must.h"
 #include "engine/dedup_inner.h"
 
-enum { LIST_BUCKET = UINT32_MAX, PAIR_BYTES = 16 };
+enum { PAIR_BYTES = 16, BUCKET_KEY_BYTES = 10 };
 
-void dedup_key_bucket(struct row_key *key, uint32_t generation, uint32_t bucket)
+void dedup_key_bucket(struct row_key *key, uint32_t generation, uint8_t part, uint32_t bucket)
 {
     *key = (struct row_key){0};
     row_key_begin(key, ROW_DEDUP_RECORDS);
     row_key_u32(key, generation);
+    row_key_u8(key, part);
     row_key_u32(key, bucket);
 }
 
-void dedup_key_list(struct row_key *key, uint32_t generation, struct dedup_key k, uint8_t part, uint32_t chunk)
+void dedup_key_list(struct row_key *key, uint32_t generation, uint8_t part, uint32_t bucket, struct dedup_key k, uint32_t chunk)
 {
-    dedup_key_bucket(key, generation, LIST_BUCKET);
+    dedup_key_bucket(key, generation, part, bucket);
     row_key_u64(key, k.low);
     row_key_u32(key, k.high);
-    row_key_u8(key, part);
     row_key_u32(key, chunk);
-}
-
-void dedup_key_behind(struct row_key *key)
-{
-    while (key->len > 0 && ++key->bytes[key->len - 1] == 0) key->len--;
-    must(key->len > 0);
 }
 
 struct dedup_generation *dedup_generation_at(struct dedup *d, uint32_t number)
@@ -60,54 +55,39 @@ void dedup_cache_free(struct dedup *d)
     buf_free(&d->read);
 }
 
-static void entry_fill(struct dedup *d, struct dedup_cache_entry *e, const struct row_key *key, uint8_t parts)
+static void entry_fill(struct dedup *d, struct dedup_cache_entry *e, const struct row_key *key)
 {
     entry_drop(d, e);
     for (uint32_t n = 0; n < d->cache_count && d->cache_bytes + d->read.len > d->cache_limit; n++) {
         entry_drop(d, &d->cache[d->cache_hand]);
         d->cache_hand = (d->cache_hand + 1) % d->cache_count;
     }
-    *e = (struct dedup_cache_entry){.key = *key, .parts = parts, .used = true, .len = (uint32_t)d->read.len};
+    *e = (struct dedup_cache_entry){.key = *key, .used = true, .len = (uint32_t)d->read.len};
     e->bytes = malloc(e->len == 0 ? 1 : e->len);
     must(e->bytes != NULL);
     memcpy(e->bytes, buf_view(&d->read).at, e->len);
     d->cache_bytes += e->len;
 }
 
-struct reading {
-    struct buf *out;
-    uint8_t parts;
-};
-
-/* The last byte of a bucket's key is the part; a part that is not whole does not count. */
-static bool bucket_row(void *ctx, struct slice key, struct slice value)
-{
-    struct reading *r = ctx;
-    if ((uint8_t)key.at[key.len - 1] < r->parts) buf_slice(r->out, value);
-    return true;
-}
-
-static bool list_row(void *ctx, struct slice key, struct slice value)
+static bool row_take(void *ctx, struct slice key, struct slice value)
 {
     (void)key;
-    buf_slice(((struct reading *)ctx)->out, value);
+    buf_slice(ctx, value);
     return false;
 }
 
-/* The values of the rows whose keys begin with `key`, one behind the other. They live until the next call. */
-static struct slice rows_read(struct dedup *d, const struct row_key *key, uint8_t parts,
-                              bool (*row)(void *ctx, struct slice key, struct slice value))
+/* The value of the row with this key, empty if there is none. It lives until the next call. A row of a part that counts never changes. */
+static struct slice row_read(struct dedup *d, const struct row_key *key)
 {
     struct dedup_cache_entry *e = &d->cache[hash64(row_key_view(key), 0) % d->cache_count];
-    bool known = e->used && e->parts == parts && slice_equal(row_key_view(&e->key), row_key_view(key));
+    bool known = e->used && slice_equal(row_key_view(&e->key), row_key_view(key));
     if (!known) {
         d->rows_read++;
-        struct row_key to = *key;
-        struct reading r = {.out = &d->read, .parts = parts};
+        struct row_key behind = *key;
+        row_key_u8(&behind, 0);
         buf_clear(&d->read);
-        dedup_key_behind(&to);
-        d->cold.scan(d->cold.ctx, row_key_view(key), row_key_view(&to), row, &r);
-        entry_fill(d, e, key, parts);
+        d->cold.scan(d->cold.ctx, row_key_view(key), row_key_view(&behind), row_take, &d->read);
+        entry_fill(d, e, key);
     }
     return slice_make(e->bytes, e->len);
 }
@@ -125,8 +105,8 @@ static struct slice list_chunk(struct dedup *d, const struct dedup_generation *g
                                uint32_t chunk)
 {
     struct row_key key;
-    dedup_key_list(&key, g->number, k, part, chunk);
-    struct slice row = rows_read(d, &key, 0, list_row);
+    dedup_key_list(&key, g->number, part, dedup_bucket(g, k), k, chunk);
+    struct slice row = row_read(d, &key);
     must(row.len >= PAIR_BYTES); /* its bucket tells of it */
     return row;
 }
@@ -158,52 +138,54 @@ static bool list_find(struct dedup *d, const struct dedup_generation *g, struct 
     return dedup_pair_fits(pair_half(row, pair, 0), pair_half(row, pair, 1), w, oldest_ms, out);
 }
 
-bool dedup_generation_find(struct dedup *d, const struct dedup_generation *g, struct dedup_key k, const struct dedup_wish *w,
-                           struct dedup_hit *out)
+static bool part_find(struct dedup *d, const struct dedup_generation *g, struct dedup_key k, uint8_t part,
+                      const struct dedup_wish *w, struct dedup_hit *out)
 {
     int64_t oldest_ms = dedup_wish_oldest_ms(w, g->class);
     struct row_key key;
-    uint64_t list_counts[DEDUP_PARTS_MAX];
-    uint8_t list_parts[DEDUP_PARTS_MAX];
-    uint32_t lists = 0;
     struct dedup_hit hit;
     bool found = false;
-    dedup_key_bucket(&key, g->number, dedup_bucket(g, k));
-    struct slice rows = rows_read(d, &key, g->parts, bucket_row);
-    for (size_t at = 0; at + sizeof(struct dedup_record) <= rows.len; at += sizeof(struct dedup_record)) {
+    dedup_key_bucket(&key, g->number, part, dedup_bucket(g, k));
+    struct slice row = row_read(d, &key);
+    for (size_t at = 0; at + sizeof(struct dedup_record) <= row.len; at += sizeof(struct dedup_record)) {
         struct dedup_record r;
-        memcpy(&r, rows.at + at, sizeof r);
+        memcpy(&r, row.at + at, sizeof r);
         if (!dedup_record_is(&r, k)) continue;
         uint64_t time = dedup_record_time(&r);
-        if (dedup_time_class(time) == DEDUP_CLASS_LIST) {
-            must(lists < DEDUP_PARTS_MAX);
-            list_counts[lists] = dedup_record_offset(&r);
-            list_parts[lists++] = (uint8_t)dedup_time_ms(time);
-        } else if (dedup_pair_fits(dedup_record_offset(&r), time, w, oldest_ms, &hit)) {
-            if (!found || hit.offset < out->offset) *out = hit;
-            found = true;
-        }
-    }
-    for (uint32_t i = 0; i < lists; i++) {
-        if (!list_find(d, g, k, list_parts[i], list_counts[i], w, &hit)) continue;
+        if (dedup_time_class(time) == DEDUP_CLASS_LIST) /* it has no other record */
+            return list_find(d, g, k, part, dedup_record_offset(&r), w, out);
+        if (!dedup_pair_fits(dedup_record_offset(&r), time, w, oldest_ms, &hit)) continue;
         if (!found || hit.offset < out->offset) *out = hit;
         found = true;
     }
     return found;
 }
 
+bool dedup_generation_find(struct dedup *d, const struct dedup_generation *g, struct dedup_key k, const struct dedup_wish *w,
+                           struct dedup_hit *out)
+{
+    for (uint8_t part = 0; part < g->parts; part++)
+        if (part_find(d, g, k, part, w, out)) return true;
+    return false;
+}
+
 /* ---- all of them ---------------------------------------------------------------------------------------------------- */
+
+static bool bucket_row(void *ctx, struct slice key, struct slice value)
+{
+    if (key.len == BUCKET_KEY_BYTES) buf_slice(ctx, value);
+    return true;
+}
 
 void dedup_generation_each(struct dedup *d, const struct dedup_generation *g, int64_t now_ms,
                            void (*each)(void *ctx, const struct dedup_record *r), void *ctx)
 {
     struct buf records = {0};
-    struct reading all = {.out = &records, .parts = g->parts};
     struct row_key from, to;
     int64_t oldest_ms = now_ms - dedup_keep_ms(g->class);
-    dedup_key_bucket(&from, g->number, 0);
-    dedup_key_bucket(&to, g->number, LIST_BUCKET);
-    d->cold.scan(d->cold.ctx, row_key_view(&from), row_key_view(&to), bucket_row, &all);
+    dedup_key_bucket(&from, g->number, 0, 0);
+    dedup_key_bucket(&to, g->number, (uint8_t)g->parts, 0);
+    d->cold.scan(d->cold.ctx, row_key_view(&from), row_key_view(&to), bucket_row, &records);
     for (size_t at = 0; at < records.len; at += sizeof(struct dedup_record)) {
         struct dedup_record r;
         memcpy(&r, records.at + at, sizeof r);

@@ -9,7 +9,7 @@
 enum {
     DEDUP_LIST_PAIRS = 128,     /* occurrences in one row of a long list */
     DEDUP_INLINE_MAX = 16,      /* occurrences of one id that stand in its bucket; more are a long list */
-    DEDUP_PARTS_MAX = 255,      /* of a generation */
+    DEDUP_PARTS_MAX = 16,       /* of a generation */
     DEDUP_PIECES = DEDUP_SHARDS /* rows of a filter */
 };
 
@@ -26,12 +26,14 @@ struct dedup_stream {
     uint32_t chunk_first, chunk_count, chunk_cap;
 };
 
-/* Ids of one class that were sealed, in `parts` turns. A key's bucket is known from its hash; its rows are one for each part. */
+/* Ids of one class that were sealed, in `parts` turns. A key's bucket is known from its hash; it has a row in each part. Of an id that is in
+ * several parts the earlier has the lower offsets. */
 struct dedup_generation {
     int64_t newest_ms; /* createdAt of its last id */
     struct dedup_filter filter;
     uint32_t number, buckets;
     uint8_t class, parts; /* parts: those that may be read */
+    uint32_t pieces;      /* of its filter that a start has seen */
     uint64_t ids, capacity;
 };
 
@@ -50,7 +52,6 @@ struct dedup_seal {
 
 struct dedup_cache_entry {
     struct row_key key;
-    uint8_t parts;
     bool used;
     char *bytes;
     uint32_t len;
@@ -95,10 +96,9 @@ static inline bool dedup_generation_may_have(const struct dedup_generation *g, s
     return g->newest_ms >= dedup_wish_oldest_ms(w, g->class) && dedup_filter_may_have(&g->filter, k);
 }
 
-void dedup_key_bucket(struct row_key *key, uint32_t generation, uint32_t bucket);
-void dedup_key_list(struct row_key *key, uint32_t generation, struct dedup_key k, uint8_t part, uint32_t chunk);
-/* The least key that is behind every key that begins with this one. */
-void dedup_key_behind(struct row_key *key);
+void dedup_key_bucket(struct row_key *key, uint32_t generation, uint8_t part, uint32_t bucket);
+void dedup_key_list(struct row_key *key, uint32_t generation, uint8_t part, uint32_t bucket, struct dedup_key k,
+                    uint32_t chunk);
 struct dedup_generation *dedup_generation_at(struct dedup *d, uint32_t number); /* NULL: none */
 /* Reads its rows: after dedup_generation_may_have. */
 bool dedup_generation_find(struct dedup *d, const struct dedup_generation *g, struct dedup_key k, const struct dedup_wish *w,
@@ -111,7 +111,8 @@ void dedup_cache_free(struct dedup *d);
 struct dedup_generation *dedup_generation_add(struct dedup *d, const struct dedup_generation *g);
 int64_t dedup_generation_end_ms(const struct dedup_generation *g);
 void dedup_chunk_add(struct dedup_stream *s, uint64_t sequence, int64_t newest_ms);
-void dedup_key_generation(struct row_key *key, uint32_t number);
+void dedup_key_generation(struct row_key *key, uint32_t number); /* number 0: of the row with the last number that was used */
+void dedup_key_filter(struct row_key *key, uint32_t generation, uint8_t part, uint32_t shard);
 void dedup_filter_piece(const struct dedup_filter *f, uint32_t shard, uint32_t *from, uint32_t *to);
 void dedup_filter_leave(struct dedup *d, struct dedup_generation *g);
 void dedup_filters_fit(struct dedup *d, uint32_t but);

@@ -44,7 +44,7 @@ void dedup_filter_piece(const struct dedup_filter *f, uint32_t shard, uint32_t *
 /* Copies a row's piece into the filter. False: it is not of it. */
 static bool piece_take(struct dedup_filter *f, struct slice key, struct slice value)
 {
-    uint64_t shard = row_key_number(key.at + 5, 4);
+    uint64_t shard = row_key_number(key.at + 6, 4);
     uint32_t from, to;
     if (shard >= DEDUP_PIECES) return false;
     dedup_filter_piece(f, (uint32_t)shard, &from, &to);
@@ -105,11 +105,10 @@ bool dedup_filter_return(struct dedup *d)
         if (g == NULL) return false;
     }
     struct row_key from, to;
-    dedup_key_generation(&from, g->number);
-    to = from;
-    row_key_u32(&from, d->returning.piece);
+    uint8_t part = (uint8_t)(g->parts - 1);
+    dedup_key_filter(&from, g->number, part, d->returning.piece);
     d->returning.piece += PIECES_A_CALL;
-    row_key_u32(&to, d->returning.piece);
+    dedup_key_filter(&to, g->number, part, d->returning.piece);
     d->cold.scan(d->cold.ctx, row_key_view(&from), row_key_view(&to), piece_row, &d->returning.filter);
     if (d->returning.piece < DEDUP_PIECES) return true;
     g->filter = d->returning.filter;
@@ -129,6 +128,15 @@ void dedup_key_generation(struct row_key *key, uint32_t number)
     *key = (struct row_key){0};
     row_key_begin(key, ROW_DEDUP_GENERATION);
     row_key_u32(key, number);
+}
+
+void dedup_key_filter(struct row_key *key, uint32_t generation, uint8_t part, uint32_t shard)
+{
+    *key = (struct row_key){0};
+    row_key_begin(key, ROW_DEDUP_FILTER);
+    row_key_u32(key, generation);
+    row_key_u8(key, part);
+    row_key_u32(key, shard);
 }
 
 struct dedup_generation *dedup_generation_add(struct dedup *d, const struct dedup_generation *g)
@@ -189,6 +197,10 @@ static const char *generation_load(struct dedup *d, struct slice key, struct sli
 {
     struct dedup_generation g = {.number = (uint32_t)row_key_number(key.at + 1, 4)};
     uint32_t blocks;
+    if (g.number == 0 && value.len == sizeof d->generation_last) {
+        memcpy(&d->generation_last, value.at, sizeof d->generation_last);
+        return NULL;
+    }
     if (value.len != META_BYTES) return "the row of a generation of ids is damaged";
     g.class = (uint8_t)value.at[0];
     g.parts = (uint8_t)value.at[1];
@@ -197,8 +209,8 @@ static const char *generation_load(struct dedup *d, struct slice key, struct sli
     memcpy(&g.buckets, value.at + 18, 4);
     memcpy(&blocks, value.at + 22, 4);
     memcpy(&g.newest_ms, value.at + 26, 8);
-    if (g.class > DEDUP_CLASS_MAX || g.buckets == 0 || g.buckets % DEDUP_SHARDS != 0 || blocks == 0 || g.number == 0 ||
-        (uint64_t)blocks > g.capacity || dedup_generation_at(d, g.number) != NULL)
+    if (g.class > DEDUP_CLASS_MAX || g.parts > DEDUP_PARTS_MAX || g.buckets == 0 || g.buckets % DEDUP_SHARDS != 0 ||
+        blocks == 0 || g.number == 0 || (uint64_t)blocks > g.capacity || dedup_generation_at(d, g.number) != NULL)
         return "the row of a generation of ids is damaged";
     dedup_stream_obtain(d, g.class);
     dedup_filter_make(&g.filter, blocks, g.capacity);
@@ -207,15 +219,38 @@ static const char *generation_load(struct dedup *d, struct slice key, struct sli
     return NULL;
 }
 
+/* Rows of parts before the last, of one that is not whole and of generations that are gone may be there still. */
 static const char *filter_load(struct dedup *d, struct slice key, struct slice value)
 {
     struct dedup_generation *g = dedup_generation_at(d, (uint32_t)row_key_number(key.at + 1, 4));
-    return g != NULL && piece_take(&g->filter, key, value) ? NULL : "a filter's row is damaged";
+    if (g == NULL || (uint8_t)key.at[5] + 1U != g->parts) return NULL;
+    g->pieces++;
+    return piece_take(&g->filter, key, value) ? NULL : "a filter's row is damaged";
 }
 
 const char *dedup_load(struct dedup *d, struct slice key, struct slice value, int64_t now_ms)
 {
-    if ((unsigned char)key.at[0] == ROW_DEDUP) return chunk_load(d, key, value, now_ms);
-    if (key.len == 5) return generation_load(d, key, value);
-    return key.len == 9 ? filter_load(d, key, value) : "a row of the dedup index is damaged";
+    switch ((unsigned char)key.at[0]) {
+    case ROW_DEDUP:
+        return chunk_load(d, key, value, now_ms);
+    case ROW_DEDUP_FILTER:
+        return key.len == 10 ? filter_load(d, key, value) : "a filter's row is damaged";
+    default:
+        return key.len == 5 ? generation_load(d, key, value) : "a row of the dedup index is damaged";
+    }
+}
+
+/* A filter that lacks a piece would deny ids. */
+const char *dedup_loaded(const struct dedup *d)
+{
+    for (uint32_t i = 0; i < d->generation_count; i++) {
+        const struct dedup_generation *g = &d->generations[i];
+        uint32_t pieces = 0, from, to;
+        for (uint32_t shard = 0; shard < DEDUP_PIECES; shard++) {
+            dedup_filter_piece(&g->filter, shard, &from, &to);
+            if (from < to) pieces++;
+        }
+        if (g->parts > 0 && g->pieces != pieces) return "a generation of ids lacks rows of its filter";
+    }
+    return NULL;
 }

@@ -2,7 +2,8 @@
  *
  *   07 class sequence               chunk of the journal
  *   0b generation                   class, parts, ids, capacity, buckets, blocks of the filter, newest createdAt
- *   0b generation shard             the filter's blocks of that shard's keys
+ *   0b 0                            the last number of a generation
+ *   0c generation part shard        the filter's blocks of that shard's keys when the part was added
  *   8b ...                          dedup_generation.c
  *
  * A part is written shard by shard over several cuts, and counts from the cut on that has its last rows. One that a crash left half-written is
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/crash_point.h"
 #include "base/must.h"
 #include "base/planted.h"
 #include "engine/dedup_inner.h"
@@ -86,6 +88,13 @@ static void generation_cut(const struct engine_rows *rows, const struct dedup_ge
     buf_free(&value);
 }
 
+static void generation_last_cut(const struct dedup *d, const struct engine_rows *rows)
+{
+    struct row_key key;
+    dedup_key_generation(&key, 0);
+    rows->put(rows->ctx, row_key_view(&key), slice_make(&d->generation_last, sizeof d->generation_last));
+}
+
 /* Where so many ids of a class go: the newest generation of the class while it has room, or a new one of an eighth of the class's ids:
  * few generations to ask, and little that is kept too long. A part rewrites the whole filter, so there are few parts in one, too. */
 static struct dedup_generation *generation_obtain(struct dedup *d, uint8_t class, uint64_t ids, const struct engine_rows *rows)
@@ -115,7 +124,42 @@ static struct dedup_generation *generation_obtain(struct dedup *d, uint8_t class
     struct dedup_generation *added = dedup_generation_add(d, &g);
     dedup_filters_fit(d, added->number);
     generation_cut(rows, added);
+    generation_last_cut(d, rows);
     return added;
+}
+
+/* The numbers around one that are no generation's: what rows of them were left behind goes with its. */
+static void generation_gap(const struct dedup *d, uint32_t number, uint32_t *first, uint32_t *end)
+{
+    *first = 1;
+    *end = number + 1;
+    uint32_t next = UINT32_MAX;
+    for (uint32_t i = 0; i < d->generation_count; i++) {
+        uint32_t other = d->generations[i].number;
+        if (other < number && other >= *first) *first = other + 1;
+        if (other > number && other < next) next = other;
+    }
+    if (next != UINT32_MAX) *end = next;
+}
+
+static void generation_drop(struct dedup *d, struct dedup_generation *g, const struct engine_rows *rows)
+{
+    struct row_key from, to;
+    uint32_t first, end;
+    crash_point("dedup-drop");
+    generation_gap(d, g->number, &first, &end);
+    dedup_key_generation(&from, g->number);
+    rows->delete (rows->ctx, row_key_view(&from));
+    dedup_key_filter(&from, first, 0, 0);
+    dedup_key_filter(&to, end, 0, 0);
+    rows->delete_range(rows->ctx, row_key_view(&from), row_key_view(&to));
+    dedup_key_bucket(&from, first, 0, 0);
+    dedup_key_bucket(&to, end, 0, 0);
+    rows->delete_range(rows->ctx, row_key_view(&from), row_key_view(&to));
+    dedup_filter_leave(d, g);
+    uint32_t behind = (uint32_t)(d->generations + d->generation_count - (g + 1));
+    memmove(g, g + 1, behind * sizeof *g);
+    d->generation_count--;
 }
 
 static void generations_expire(struct dedup *d, const struct engine_rows *rows, int64_t now_ms)
@@ -127,17 +171,7 @@ static void generations_expire(struct dedup *d, const struct engine_rows *rows, 
             i++;
             continue;
         }
-        const enum row_kind kinds[] = {ROW_DEDUP_GENERATION, ROW_DEDUP_RECORDS};
-        for (int k = 0; k < 2; k++) {
-            struct row_key from = {0}, to;
-            row_key_begin(&from, kinds[k]);
-            row_key_u32(&from, g->number);
-            to = from;
-            dedup_key_behind(&to);
-            rows->delete_range(rows->ctx, row_key_view(&from), row_key_view(&to));
-        }
-        dedup_filter_leave(d, g);
-        memmove(g, g + 1, (--d->generation_count - i) * sizeof *g);
+        generation_drop(d, g, rows);
     }
 }
 
@@ -166,7 +200,7 @@ static uint32_t list_seal(struct sealing *x, struct dedup_key k, const struct de
     while (s->pair < l->count && done < most) {
         uint32_t n = l->count - s->pair < DEDUP_LIST_PAIRS ? l->count - s->pair : DEDUP_LIST_PAIRS;
         struct row_key key;
-        dedup_key_list(&key, x->g->number, k, x->g->parts, s->pair / DEDUP_LIST_PAIRS);
+        dedup_key_list(&key, x->g->number, x->g->parts, dedup_bucket(x->g, k), k, s->pair / DEDUP_LIST_PAIRS);
         char *at = row_room(&s->rows, &key, n * 16);
         memcpy(at, l->pairs + 2 * (size_t)(l->start + s->pair), n * 16);
         s->pair += n;
@@ -241,8 +275,7 @@ static void buckets_lay_out(struct sealing *x)
     buf_reserve(rows, need);
     for (uint32_t b = 0; b < x->buckets; b++) {
         if (x->counts[b] == 0) continue;
-        dedup_key_bucket(&key, x->g->number, x->first_bucket + b);
-        row_key_u8(&key, x->g->parts);
+        dedup_key_bucket(&key, x->g->number, x->g->parts, x->first_bucket + b);
         x->places[b] = row_room(rows, &key, x->counts[b] * (uint32_t)sizeof(struct dedup_record));
     }
 }
@@ -254,8 +287,7 @@ static void filter_seal(struct sealing *x)
     uint32_t from, to;
     dedup_filter_piece(&x->g->filter, x->s->shard, &from, &to);
     if (from == to) return;
-    dedup_key_generation(&key, x->g->number);
-    row_key_u32(&key, x->s->shard);
+    dedup_key_filter(&key, x->g->number, x->g->parts, x->s->shard);
     char *at = row_room(&x->s->rows, &key, (to - from) * DEDUP_BLOCK_BYTES);
     memcpy(at, x->g->filter.blocks[from], (size_t)(to - from) * DEDUP_BLOCK_BYTES);
 }
@@ -294,6 +326,7 @@ static void seal_step(struct dedup *d, int64_t now_ms)
     x.oldest_ms = now_ms - dedup_keep_ms(x.g->class);
     if (!lists_seal(&x)) return;
     shard_seal(&x);
+    crash_point("dedup-seal-shard");
     s->shard++;
     s->slot = s->pair = 0;
     s->whole = s->shard == DEDUP_SHARDS;
@@ -370,9 +403,10 @@ static void chunks_expire(struct dedup_stream *s, const struct engine_rows *rows
     }
 }
 
-/* The cut that ends a seal: the part counts, its journal goes. */
+/* The cut that ends a seal: the part counts, its journal goes, and the filter of the part before. */
 static void seal_end(struct dedup *d, const struct engine_rows *rows)
 {
+    crash_point("dedup-seal-end");
     struct dedup_seal *s = &d->seal;
     struct dedup_stream *stream = d->streams[s->table.class];
     struct dedup_generation next = *dedup_generation_at(d, s->generation);
@@ -383,6 +417,11 @@ static void seal_end(struct dedup *d, const struct engine_rows *rows)
     generation_cut(rows, &next);
     chunk_key(&from, s->table.class, 0);
     chunk_key(&to, s->table.class, s->journal_to + 1);
+    rows->delete_range(rows->ctx, row_key_view(&from), row_key_view(&to));
+    uint32_t first, end;
+    generation_gap(d, next.number, &first, &end);
+    dedup_key_filter(&from, first, 0, 0);
+    dedup_key_filter(&to, next.number, (uint8_t)(next.parts - 1), 0);
     rows->delete_range(rows->ctx, row_key_view(&from), row_key_view(&to));
     while (stream->chunk_count > 0 && stream->chunks[stream->chunk_first].sequence <= s->journal_to) chunk_pop(stream);
     s->cut = true;
@@ -400,6 +439,7 @@ static void seal_begin(struct dedup *d, const struct engine_rows *rows)
         if (largest == NULL || s->young.ids > largest->young.ids) largest = s;
     }
     if (ids < d->young_max) return;
+    crash_point("dedup-seal-begin");
     struct dedup_generation *g = generation_obtain(d, largest->young.class, largest->young.ids, rows);
     d->seal = (struct dedup_seal){.active = true,
                                   .table = largest->young,
@@ -439,6 +479,7 @@ void dedup_cut_stored(struct dedup *d, uint64_t revision)
 {
     struct dedup_seal *s = &d->seal;
     if (!s->active || !s->cut || revision < s->cut_revision) return;
+    crash_point("dedup-sealed");
     struct dedup_generation *g = dedup_generation_at(d, s->generation);
     g->parts++;
     g->ids += s->ids;

@@ -5,7 +5,7 @@
 
 #include "engine/engine_internal.h"
 
-enum { META_VERSION = 4 };
+enum { META_VERSION = 5 };
 
 /* ---- keys ----------------------------------------------------------------------------------------------------------- */
 
@@ -800,6 +800,7 @@ const char *engine_load_row(struct engine *e, struct slice key, struct slice val
         return load_dead_letter(e, &k, &v);
     case ROW_DEDUP:
     case ROW_DEDUP_GENERATION:
+    case ROW_DEDUP_FILTER:
         return dedup_load(e->dedup, key, value, e->last_head.wall_us / 1000);
     case ROW_SEGMENT:
         return load_segments(e, key, value);
@@ -818,6 +819,8 @@ const char *engine_loaded(struct engine *e, uint64_t applied_index)
 {
     lanes_loaded(e);
     if (e->applied_index != applied_index) return "the state and its applied index do not belong together";
+    const char *wrong = dedup_loaded(e->dedup);
+    if (wrong != NULL) return wrong;
     group_restore_ready(e, e->loaded_ready.at, e->loaded_ready.count);
     free(e->loaded_ready.at);
     e->loaded_ready = (struct numbers){0};

@@ -10,11 +10,11 @@
  *   08 home                         live bytes of the segments of the log (0), of the archive (1): node-local
  *   09 path                         KV row: version, times, value (path: tenant, namespace, 0, key)
  *   0a sequence                     timer: path, destination, due time, place of its message
- *   0b generation                   a generation of the dedup index
- *   0b generation shard             a piece of its filter
+ *   0b generation                   a generation of the dedup index; of number 0: the last number used
+ *   0c generation part shard        a piece of its filter, as of that part
  *   -- behind 80: not loaded at start
  *   81 queue partition last-offset  append runs (40 bytes each) that end with this offset
- *   8b generation bucket part       dedup records (24 bytes each), and long lists of them: dedup_generation.c
+ *   8b generation part bucket       dedup records (24 bytes each), and long lists of them: dedup_generation.c
  */
 #ifndef QUEEN_ENGINE_ROW_H
 #define QUEEN_ENGINE_ROW_H
@@ -34,6 +34,7 @@ enum row_kind {
     ROW_KV,
     ROW_TIMER,
     ROW_DEDUP_GENERATION,
+    ROW_DEDUP_FILTER,
     ROW_RUN = 0x81,
     ROW_DEDUP_RECORDS = 0x8b,
 };

@@ -4,6 +4,8 @@
 
 /* Tags of RocksDB's write batch; part of its stable log format. */
 enum { TAG_DELETE = 0x00, TAG_PUT = 0x01, TAG_DELETE_RANGE = 0x0f };
+/* The same of a named column family. */
+enum { TAG_FAMILY_DELETE = 0x04, TAG_FAMILY_PUT = 0x05, TAG_FAMILY_DELETE_RANGE = 0x0e };
 
 enum { VARINT_BYTES_MAX = 5 };
 
@@ -24,14 +26,22 @@ static char *slice_put(char *at, struct slice s)
     return at + s.len;
 }
 
+static char family_tag(char tag)
+{
+    if (tag == TAG_DELETE) return TAG_FAMILY_DELETE;
+    return tag == TAG_PUT ? TAG_FAMILY_PUT : TAG_FAMILY_DELETE_RANGE;
+}
+
 /* One row of a key and, unless it is NULL, a second part. */
 static void row_put(struct store_batch *b, char tag, struct slice key, const struct slice *second)
 {
+    int family = store_family_of(key);
     must(key.len > 0 && key.len < UINT32_MAX && b->count < UINT32_MAX);
     must(second == NULL || second->len < UINT32_MAX);
-    size_t most = 1 + VARINT_BYTES_MAX + key.len + (second == NULL ? 0 : VARINT_BYTES_MAX + second->len);
+    size_t most = 1 + 2 * VARINT_BYTES_MAX + key.len + (second == NULL ? 0 : VARINT_BYTES_MAX + second->len);
     char *from = buf_reserve(&b->rows, most), *at = from;
-    *at++ = tag;
+    *at++ = family == 0 ? tag : family_tag(tag);
+    if (family != 0) at = varint_put(at, b->family_ids[family]);
     at = slice_put(at, key);
     if (second != NULL && second->len == 0) {
         *at++ = 0;
@@ -51,7 +61,7 @@ void batch_head_put(struct buf *rows, uint32_t count)
 
 void batch_reset(struct store_batch *b)
 {
-    b->rows.len = 0;
+    b->rows.len = b->gone.len = 0;
     b->count = 0;
     b->next = NULL;
     buf_reserve(&b->rows, BATCH_HEAD_BYTES);
@@ -76,7 +86,7 @@ void store_batch_put(struct store_batch *b, struct slice key, struct slice value
 
 void store_batch_delete(struct store_batch *b, struct slice key)
 {
-    must(key_is_callers(key));
+    must(key_is_callers(key) && STORE_FAMILY[store_family_of(key)].way != FAMILY_ONCE);
     row_put(b, TAG_DELETE, key, NULL);
 }
 
@@ -84,6 +94,17 @@ void store_batch_delete_range(struct store_batch *b, struct slice from, struct s
 {
     must(key_is_callers(from) && key_is_callers(to));
     if (slice_compare(from, to) >= 0) return;
+    int family = store_family_of(from);
+    must(family == 0 || slice_compare(to, slice_make(STORE_FAMILY[family].to, 1)) <= 0);
+    if (STORE_FAMILY[family].way == FAMILY_ONCE) {
+        uint16_t lens[2] = {(uint16_t)from.len, (uint16_t)to.len};
+        must(from.len <= UINT16_MAX && to.len <= UINT16_MAX);
+        buf_byte(&b->gone, (char)family);
+        buf_put(&b->gone, lens, sizeof lens);
+        buf_slice(&b->gone, from);
+        buf_slice(&b->gone, to);
+        return;
+    }
     row_put(b, TAG_DELETE_RANGE, from, &to);
 }
 

@@ -39,22 +39,29 @@ static bool one_prefix(struct slice from, struct slice to)
     return to.len == sizeof next && memcmp(next, to.at, sizeof next) == 0;
 }
 
+struct scan {
+    bool fill_cache;
+    size_t readahead_bytes;
+    bool (*row)(void *ctx, struct slice key, struct slice value);
+    void *ctx;
+    bool over; /* `row` wants no more */
+};
+
 /* Of one prefix: the files' filters tell which have any of it. */
-static char *rows_scan(struct store *s, bool fill_cache, struct slice from, struct slice to, size_t readahead_bytes,
-                       bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx)
+static char *range_scan(struct store *s, struct scan *c, struct slice from, struct slice to, int family)
 {
-    bool one = one_prefix(from, to);
-    rocksdb_readoptions_t *r = read_options_new(fill_cache);
+    bool one = STORE_FAMILY[family].way == FAMILY_MIXED && one_prefix(from, to);
+    rocksdb_readoptions_t *r = read_options_new(c->fill_cache);
     rocksdb_readoptions_set_total_order_seek(r, !one);
     rocksdb_readoptions_set_prefix_same_as_start(r, one);
     if (to.len > 0) rocksdb_readoptions_set_iterate_upper_bound(r, to.at, to.len);
-    if (readahead_bytes > 0) rocksdb_readoptions_set_readahead_size(r, readahead_bytes);
-    rocksdb_iterator_t *it = rocksdb_create_iterator(store_rocksdb(s), r);
-    for (rocksdb_iter_seek(it, from.at, from.len); rocksdb_iter_valid(it); rocksdb_iter_next(it)) {
+    if (c->readahead_bytes > 0) rocksdb_readoptions_set_readahead_size(r, c->readahead_bytes);
+    rocksdb_iterator_t *it = rocksdb_create_iterator_cf(store_rocksdb(s), r, store_rocks_family(s, family));
+    for (rocksdb_iter_seek(it, from.at, from.len); !c->over && rocksdb_iter_valid(it); rocksdb_iter_next(it)) {
         struct slice key, value;
         key.at = rocksdb_iter_key(it, &key.len);
         value.at = rocksdb_iter_value(it, &value.len);
-        if (!row(ctx, key, value)) break;
+        c->over = !c->row(c->ctx, key, value);
     }
     char *text = NULL;
     rocksdb_iter_get_error(it, &text);
@@ -63,10 +70,43 @@ static char *rows_scan(struct store *s, bool fill_cache, struct slice from, stru
     return text;
 }
 
+static rocksdb_pinnableslice_t *row_get(struct store *s, bool fill_cache, struct slice key, struct slice *value, char **text)
+{
+    rocksdb_readoptions_t *r = read_options_new(fill_cache);
+    rocksdb_column_family_handle_t *family = store_rocks_family(s, store_family_of(key));
+    rocksdb_pinnableslice_t *row = rocksdb_get_pinned_cf(store_rocksdb(s), r, family, key.at, key.len, text);
+    rocksdb_readoptions_destroy(r);
+    if (row != NULL) value->at = rocksdb_pinnableslice_value(row, &value->len);
+    return row;
+}
+
+static bool one_key(struct slice from, struct slice to)
+{
+    return to.len == from.len + 1 && to.at[from.len] == 0 && memcmp(from.at, to.at, from.len) == 0;
+}
+
+static char *rows_scan(struct store *s, struct scan *c, struct slice from, struct slice to)
+{
+    char *text = NULL;
+    int family;
+    if (one_key(from, to)) {
+        struct slice value;
+        rocksdb_pinnableslice_t *row = row_get(s, c->fill_cache, from, &value, &text);
+        if (row == NULL) return text;
+        c->row(c->ctx, from, value);
+        rocksdb_pinnableslice_destroy(row);
+        return NULL;
+    }
+    for (struct store_walk w = {from, to, false}; text == NULL && !c->over && store_walk_next(&w, &from, &to, &family);)
+        text = range_scan(s, c, from, to, family);
+    return text;
+}
+
 char *scan_rows(struct store *s, struct slice from, struct slice to, size_t readahead_bytes,
                 bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx)
 {
-    return rows_scan(s, false, from, to, readahead_bytes, row, ctx);
+    struct scan c = {.readahead_bytes = readahead_bytes, .row = row, .ctx = ctx};
+    return rows_scan(s, &c, from, to);
 }
 
 static enum store_status scan(struct store *s, bool fill_cache, struct slice from, struct slice to,
@@ -75,7 +115,8 @@ static enum store_status scan(struct store *s, bool fill_cache, struct slice fro
     static const char first_key[] = {STORE_KIND_OWN + 1};
     if (from.len == 0) from = slice_make(first_key, 1);
     must(from.at[0] != STORE_KIND_OWN);
-    char *text = rows_scan(s, fill_cache, from, to, 0, row, ctx);
+    struct scan c = {.fill_cache = fill_cache, .row = row, .ctx = ctx};
+    char *text = rows_scan(s, &c, from, to);
     return text == NULL ? STORE_OK : store_error(text, "a scan failed", store_dir(s), error);
 }
 
@@ -107,15 +148,12 @@ void store_warm(struct store *s, struct slice from, struct slice to, size_t byte
 enum store_status store_get(struct store *s, struct slice key, struct buf *out, bool *found, struct buf *error)
 {
     must(key.len > 0);
+    struct slice value;
     char *text = NULL;
-    rocksdb_readoptions_t *r = read_options_new(true);
-    rocksdb_pinnableslice_t *row = rocksdb_get_pinned(store_rocksdb(s), r, key.at, key.len, &text);
-    rocksdb_readoptions_destroy(r);
+    rocksdb_pinnableslice_t *row = row_get(s, true, key, &value, &text);
     *found = row != NULL;
     if (row != NULL) {
-        size_t len = 0;
-        const char *at = rocksdb_pinnableslice_value(row, &len);
-        buf_put(out, at, len);
+        buf_slice(out, value);
         rocksdb_pinnableslice_destroy(row);
     }
     return text == NULL ? STORE_OK : store_error(text, "a read failed", store_dir(s), error);

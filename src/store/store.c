@@ -23,6 +23,7 @@
 #include "base/crash_point.h"
 #include "base/logger.h"
 #include "store/store_inner.h"
+#include "store/store_rocks.h"
 
 enum {
     OPEN_BYTES = 1 << 20,      /* free space asked for at start */
@@ -39,10 +40,11 @@ struct store {
     struct store_options o;
     char *dir;
     rocksdb_t *db;
-    rocksdb_options_t *options;
+    rocksdb_options_t *options[STORE_FAMILIES];
+    rocksdb_column_family_handle_t *families[STORE_FAMILIES];
+    uint32_t family_ids[STORE_FAMILIES];
     rocksdb_cache_t *cache;
     rocksdb_writeoptions_t *write_options;
-    rocksdb_flushoptions_t *flush_options;
 
     pthread_t thread;
     pthread_mutex_t lock;
@@ -54,6 +56,7 @@ struct store {
 
     /* Of the store thread. */
     struct buf merged;
+    struct buf gone;                              /* ranges of batches that were written, for when they are durable */
     struct store_batch *to_flush, **to_flush_end; /* written, waiting for the flush; linked by next_flush */
     bool unflushed, broken;
     struct store_mark mark; /* of the last batch written */
@@ -69,6 +72,11 @@ struct store {
 rocksdb_t *store_rocksdb(struct store *s)
 {
     return s->db;
+}
+
+rocksdb_column_family_handle_t *store_rocks_family(struct store *s, int family)
+{
+    return s->families[family];
 }
 
 const char *store_dir(const struct store *s)
@@ -101,6 +109,7 @@ static struct store_batch *list_take(struct batch_list *l)
 static void batch_free(struct store_batch *b)
 {
     buf_free(&b->rows);
+    buf_free(&b->gone);
     free(b->checkpoint_dir);
     free(b->checkpoint_error);
     free(b);
@@ -144,13 +153,30 @@ static void rows_write(struct store *s, const struct buf *rows)
     crash_point("store-write-after");
 }
 
+/* Files in ranges that the durable state has nothing in. One that is not removed is left to those who delete its neighbours. */
+static void gone_remove(struct store *s)
+{
+    for (size_t at = 0; at < s->gone.len;) {
+        uint16_t lens[2];
+        int family = s->gone.at[at];
+        memcpy(lens, s->gone.at + at + 1, sizeof lens);
+        const char *from = s->gone.at + at + 1 + sizeof lens, *to = from + lens[0];
+        char *text = NULL;
+        crash_point("store-gone");
+        rocksdb_delete_file_in_range_cf(s->db, s->families[family], from, lens[0], to, lens[1], &text);
+        if (text != NULL) log_warn("%s: files whose rows are deleted stay: %s", s->dir, text);
+        if (text != NULL) rocksdb_free(text);
+        at += 1 + sizeof lens + (size_t)lens[0] + lens[1];
+    }
+    buf_clear(&s->gone);
+}
+
 static void flush(struct store *s)
 {
     if (!s->unflushed) return;
     crash_point("checkpoint-before");
     int64_t from_us = clock_mono_us();
-    char *text = NULL;
-    rocksdb_flush(s->db, s->flush_options, &text);
+    char *text = rocks_flush(s->db, s->families, STORE_FAMILIES);
     if (text != NULL) {
         store_fail(s, "a flush failed", text);
         return;
@@ -159,6 +185,7 @@ static void flush(struct store *s)
     atomic_fetch_add_explicit(&s->flush_us, (uint64_t)(clock_mono_us() - from_us), memory_order_relaxed);
     atomic_fetch_add_explicit(&s->flushes, 1, memory_order_relaxed);
     crash_point("checkpoint-after");
+    gone_remove(s);
 }
 
 /* Posts the callbacks' task unless it is on its way. Under the lock. */
@@ -213,6 +240,7 @@ static void batches_done(struct store *s, struct store_batch *b, struct store_ba
             s->to_flush_end = &b->next_flush;
         }
         s->mark = b->mark;
+        buf_slice(&s->gone, buf_view(&b->gone));
         list_put(&s->written, b);
         atomic_fetch_sub(&s->pending, 1);
         atomic_fetch_add_explicit(&s->batches, 1, memory_order_relaxed);
@@ -356,6 +384,7 @@ struct store_batch *store_batch_new(struct store *s)
         must(b != NULL);
     }
     batch_reset(b);
+    b->family_ids = s->family_ids;
     return b;
 }
 
@@ -411,12 +440,16 @@ void store_stats(struct store *s, struct store_stats *out)
     out->flushes = atomic_load(&s->flushes);
     out->write_us_total = atomic_load(&s->write_us);
     out->flush_us_total = atomic_load(&s->flush_us);
-    uint64_t disk = 0, buffers = 0, tables = 0;
-    rocksdb_property_int(s->db, "rocksdb.total-sst-files-size", &disk);
-    rocksdb_property_int(s->db, "rocksdb.size-all-mem-tables", &buffers);
-    rocksdb_property_int(s->db, "rocksdb.estimate-table-readers-mem", &tables);
-    out->disk_bytes = disk;
-    out->memory_bytes = buffers + tables + rocksdb_cache_get_usage(s->cache);
+    out->disk_bytes = out->memory_bytes = 0;
+    for (int i = 0; i < STORE_FAMILIES; i++) {
+        uint64_t disk = 0, buffers = 0, tables = 0;
+        rocksdb_property_int_cf(s->db, s->families[i], "rocksdb.total-sst-files-size", &disk);
+        rocksdb_property_int_cf(s->db, s->families[i], "rocksdb.size-all-mem-tables", &buffers);
+        rocksdb_property_int_cf(s->db, s->families[i], "rocksdb.estimate-table-readers-mem", &tables);
+        out->disk_bytes += disk;
+        out->memory_bytes += buffers + tables;
+    }
+    out->memory_bytes += rocksdb_cache_get_usage(s->cache);
 }
 
 /* ---- open, close */
@@ -465,14 +498,16 @@ static enum store_status database_open(struct store *s, struct buf *error)
     if (status == STORE_OK) status = room_check(s->dir, error);
     if (status != STORE_OK) return status;
     char *text = NULL;
-    s->options = options_new(&s->o, &s->cache, &text);
+    options_new(&s->o, s->options, &s->cache, &text);
     if (text != NULL) return store_error(text, "options are refused", s->dir, error);
-    s->db = rocksdb_open(s->options, s->dir, &text);
+    const char *names[STORE_FAMILIES];
+    for (int i = 0; i < STORE_FAMILIES; i++) names[i] = STORE_FAMILY[i].name;
+    s->db = rocksdb_open_column_families(s->options[0], s->dir, STORE_FAMILIES, names,
+                                         (const rocksdb_options_t *const *)s->options, s->families, &text);
     if (text != NULL) return store_error(text, "cannot be opened", s->dir, error);
+    for (int i = 0; i < STORE_FAMILIES; i++) s->family_ids[i] = rocksdb_column_family_handle_get_id(s->families[i]);
     s->write_options = rocksdb_writeoptions_create();
     rocksdb_writeoptions_disable_WAL(s->write_options, 1);
-    s->flush_options = rocksdb_flushoptions_create();
-    rocksdb_flushoptions_set_wait(s->flush_options, 1);
     return STORE_OK;
 }
 
@@ -549,13 +584,15 @@ static enum store_status mark_read(struct store *s, struct store_mark *mark, str
 
 static void database_free(struct store *s)
 {
+    for (int i = 0; s->db != NULL && i < STORE_FAMILIES; i++) rocksdb_column_family_handle_destroy(s->families[i]);
     if (s->db != NULL) rocksdb_close(s->db);
     if (s->write_options != NULL) rocksdb_writeoptions_destroy(s->write_options);
-    if (s->flush_options != NULL) rocksdb_flushoptions_destroy(s->flush_options);
-    if (s->options != NULL) rocksdb_options_destroy(s->options);
+    for (int i = 0; i < STORE_FAMILIES; i++)
+        if (s->options[i] != NULL) rocksdb_options_destroy(s->options[i]);
     if (s->cache != NULL) rocksdb_cache_destroy(s->cache);
     batches_free(s->spare);
     buf_free(&s->merged);
+    buf_free(&s->gone);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->wake);
     free(s->dir);

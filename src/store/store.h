@@ -29,6 +29,11 @@ struct store_batch;
 
 enum store_status { STORE_OK = 0, STORE_DAMAGED, STORE_IO };
 
+/* Kinds of rows that come in such numbers that they lie apart. Of the two that are written once (filter, records): a row may be put again
+ * only with what it held or while nobody relies on it, deletions are ranges, and a row may be seen for a while, or until its neighbours go,
+ * after it was deleted: whoever reads it must know from other rows what counts. */
+enum { STORE_KIND_JOURNAL = 0x07, STORE_KIND_FILTER = 0x0c, STORE_KIND_RECORDS = 0x8b };
+
 /* What the stored rows are a state of. */
 struct store_mark {
     uint64_t index, term;
@@ -52,7 +57,8 @@ enum store_status store_open(struct store **out, const struct store_options *o, 
 void store_close(struct store *s);
 
 /* Rows with from <= key < to in key order until `row` returns false; an empty `from` or `to` is no bound. Sees all that was written
- * before the call. The slices live until `row` returns. Returns STORE_DAMAGED/STORE_IO with `error` (may be NULL). */
+ * before the call. The slices live until `row` returns. A range of one key (`to` is `from` and a 0 behind it) costs no iterator. Returns
+ * STORE_DAMAGED/STORE_IO with `error` (may be NULL). */
 enum store_status store_scan(struct store *s, struct slice from, struct slice to,
                              bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx, struct buf *error);
 

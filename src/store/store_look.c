@@ -15,17 +15,22 @@ struct store_look {
 struct scan {
     bool (*row)(void *ctx, struct slice key, struct slice value);
     void *ctx;
+    bool over;
 };
 
 static bool row_pass(void *ctx, const char *key, size_t key_len, const char *value, size_t value_len)
 {
     struct scan *s = ctx;
-    return s->row(s->ctx, slice_make(key, key_len), slice_make(value, value_len));
+    s->over = !s->row(s->ctx, slice_make(key, key_len), slice_make(value, value_len));
+    return !s->over;
 }
 
 static enum store_status scan_any(struct store_look *l, struct slice from, struct slice to, struct scan *s, struct buf *error)
 {
-    char *text = rocks_look_scan(l->db, from.at, from.len, to.at, to.len, row_pass, s);
+    char *text = NULL;
+    int family;
+    for (struct store_walk w = {from, to, false}; text == NULL && !s->over && store_walk_next(&w, &from, &to, &family);)
+        text = rocks_look_scan(l->db, STORE_FAMILY[family].name, from.at, from.len, to.at, to.len, row_pass, s);
     return text == NULL ? STORE_OK : store_error(text, "a scan failed", l->dir, error);
 }
 

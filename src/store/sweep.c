@@ -15,8 +15,9 @@
 #include "store/store_inner.h"
 
 enum {
-    PIECE_BYTES = 1 << 20, /* in files, compressed; as rows in memory about three times that */
-    PIECES_MAX = 4096,
+    PIECE_BYTES = 1 << 20,   /* in files, compressed; as rows in memory about three times that */
+    PIECES_RANGE_MAX = 1024, /* of one family's part of the range */
+    PIECES_MAX = (PIECES_RANGE_MAX + 1) * 2 * STORE_FAMILIES,
     PARCEL_BYTES = 256 << 10, /* a longer row has one for itself */
     PARCELS_MAX = 128,
     PARCELS_FRONT = 4,
@@ -45,6 +46,7 @@ struct sweep {
     const struct store_sweep *o;
     struct piece *pieces;
     uint32_t piece_count, piece_cap;
+    int cut_family; /* the one being cut into pieces */
     uint64_t bytes_whole, bytes_done;
     pthread_mutex_t lock;
     pthread_cond_t filled, emptied;
@@ -91,7 +93,8 @@ static uint64_t size_between(const struct sweep *w, const struct cut_key *a, con
     size_t from_len = CUT_KEY_BYTES, to_len = CUT_KEY_BYTES;
     uint64_t size = 0;
     char *text = NULL;
-    rocksdb_approximate_sizes(store_rocksdb(w->store), 1, &from, &from_len, &to, &to_len, &size, &text);
+    rocksdb_approximate_sizes_cf(store_rocksdb(w->store), store_rocks_family(w->store, w->cut_family), 1, &from, &from_len, &to,
+                                 &to_len, &size, &text);
     if (text != NULL) rocksdb_free(text); /* the scan meets what is wrong, and says it */
     return size;
 }
@@ -114,26 +117,27 @@ struct cut {
     uint32_t depth;
 };
 
-/* Halves what is too large, from the front on; the halves behind wait on a stack. */
-static void pieces_cut(struct sweep *w)
+/* Of a range within one family: halves what is too large, from the front on; the halves behind wait on a stack. */
+static void range_cut(struct sweep *w, struct slice from, struct slice to)
 {
     static struct cut_key last; /* all ones */
     memset(last.bytes, 0xff, sizeof last.bytes);
     struct cut *stack = calloc(CUT_DEPTH_MAX + 1, sizeof *stack);
     must(stack != NULL);
     uint32_t count = 1;
-    stack[0] = (struct cut){.from = cut_key(w->o->from), .to = w->o->to.len > 0 ? cut_key(w->o->to) : last};
-    stack[0].bytes = w->bytes_whole = size_between(w, &stack[0].from, &stack[0].to);
-    uint64_t most = w->bytes_whole / PIECES_MAX > PIECE_BYTES ? w->bytes_whole / PIECES_MAX : PIECE_BYTES;
+    stack[0] = (struct cut){.from = cut_key(from), .to = to.len > 0 ? cut_key(to) : last};
+    uint64_t whole = stack[0].bytes = size_between(w, &stack[0].from, &stack[0].to);
+    uint64_t most = whole / PIECES_RANGE_MAX > PIECE_BYTES ? whole / PIECES_RANGE_MAX : PIECE_BYTES;
+    uint32_t count_max = w->piece_count + PIECES_RANGE_MAX;
+    w->bytes_whole += whole;
     bool first = true;
     while (count > 0) {
         struct cut c = stack[--count];
         struct cut_key middle = cut_middle(&c.from, &c.to);
-        bool small = c.bytes <= most || c.depth == CUT_DEPTH_MAX || w->piece_count >= PIECES_MAX ||
+        bool small = c.bytes <= most || c.depth == CUT_DEPTH_MAX || w->piece_count >= count_max ||
                      memcmp(&middle, &c.from, sizeof middle) == 0;
         if (small) { /* next to nothing is no piece: it goes with the one before it */
-            if (first || c.bytes > most / 16)
-                piece_add(w, first ? w->o->from : slice_make(c.from.bytes, CUT_KEY_BYTES), c.bytes);
+            if (first || c.bytes > most / 16) piece_add(w, first ? from : slice_make(c.from.bytes, CUT_KEY_BYTES), c.bytes);
             first = false;
             continue;
         }
@@ -144,6 +148,13 @@ static void pieces_cut(struct sweep *w)
         stack[count++] = (struct cut){c.from, middle, left, c.depth + 1};
     }
     free(stack);
+}
+
+static void pieces_cut(struct sweep *w)
+{
+    struct slice from, to;
+    for (struct store_walk k = {w->o->from, w->o->to, false}; store_walk_next(&k, &from, &to, &w->cut_family);)
+        range_cut(w, from, to);
 }
 
 static struct slice piece_end(const struct sweep *w, uint32_t at)

@@ -274,13 +274,23 @@ static void test_cut_off_tables_are_refused(void **state)
 
 static void format_set(struct place *p, uint32_t format)
 {
+    enum { FAMILIES_MAX = 8 };
     char *error = NULL;
+    size_t count;
     rocksdb_options_t *o = rocksdb_options_create();
-    rocksdb_t *db = rocksdb_open(o, p->work, &error);
+    const rocksdb_options_t *each[FAMILIES_MAX];
+    rocksdb_column_family_handle_t *families[FAMILIES_MAX];
+    char **names = rocksdb_list_column_families(o, p->work, &count, &error);
     assert_null(error);
+    assert_in_range(count, 1, FAMILIES_MAX);
+    for (size_t i = 0; i < count; i++) each[i] = o;
+    rocksdb_t *db = rocksdb_open_column_families(o, p->work, (int)count, (const char *const *)names, each, families, &error);
+    assert_null(error);
+    rocksdb_list_column_families_destroy(names, count);
     rocksdb_writeoptions_t *w = rocksdb_writeoptions_create();
     rocksdb_put(db, w, "\0format", 7, (const char *)&format, sizeof format, &error);
     assert_null(error);
+    for (size_t i = 0; i < count; i++) rocksdb_column_family_handle_destroy(families[i]);
     rocksdb_close(db);
     rocksdb_writeoptions_destroy(w);
     rocksdb_options_destroy(o);
