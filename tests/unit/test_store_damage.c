@@ -310,7 +310,7 @@ static void test_a_newer_format_is_refused(void **state)
     assert_non_null(strstr(error.at, "format 7"));
     assert_non_null(strstr(error.at, "newer version"));
     buf_free(&error);
-    format_set(p, 1);
+    format_set(p, 2);
     assert_false(damage_is_reported(p));
 }
 
