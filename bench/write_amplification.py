@@ -7,7 +7,7 @@ kept       messages are pushed as fast as answers come and stay for ever
 consumed   the same, while consumers take them; retention lets them go a second later (completedRetentionSeconds)
 
 Written: write_bytes of /proc/PID/io, from the first push until the state is durable behind the last one. Pushed: the payloads' bytes. DIR must
-be on a real disk. BENCH_QUEEN_NAME=value sets QUEEN_NAME of the broker. Prints a line for each workload: messages, bytes, written, the ratio, and what of it the log wrote.
+be on a real disk. BENCH_QUEEN_NAME=value sets QUEEN_NAME of the broker. Prints a line for each workload: messages, bytes, written, the ratio, and what of it the log wrote; then the ratio by thread: log-disk writes records, log-keeper zeros and new files, the store's threads rows.
 """
 import argparse
 import http.client
@@ -53,6 +53,18 @@ class Broker:
         with open("/proc/%d/io" % self.process.pid, encoding="ascii") as f:
             return int(dict(line.split(": ") for line in f)["write_bytes"])
 
+    def io_by_thread(self):
+        found = {}
+        for task in os.listdir("/proc/%d/task" % self.process.pid):
+            try:
+                with open("/proc/%d/task/%s/comm" % (self.process.pid, task), encoding="ascii") as f:
+                    name = f.read().strip()
+                with open("/proc/%d/task/%s/io" % (self.process.pid, task), encoding="ascii") as f:
+                    found[name] = found.get(name, 0) + int(dict(line.split(": ") for line in f)["write_bytes"])
+            except OSError:
+                pass  # it has ended
+        return found
+
     def number(self, name):
         found = 0.0
         for line in self.call("GET", "/metrics/prometheus")[1].decode().splitlines():
@@ -94,7 +106,7 @@ def measure(args, kind):
     if status not in (200, 201):
         sys.exit("configure: %d %s" % (status, body))
     over, consumers = threading.Event(), []
-    before, log_before = broker.io(), broker.number("queen_log_written_bytes_total")
+    before, log_before, threads_before = broker.io(), broker.number("queen_log_written_bytes_total"), broker.io_by_thread()
     if kind == "consumed":
         consumers = [threading.Thread(target=consume, args=(broker, queue, over)) for _ in range(2)]
         for t in consumers:
@@ -107,10 +119,12 @@ def measure(args, kind):
         t.join()
     broker.settle()
     written, log_written = broker.io() - before, broker.number("queen_log_written_bytes_total") - log_before
+    threads = {name: n - threads_before.get(name, 0) for name, n in broker.io_by_thread().items()}
     messages = json.loads(load.stdout.strip().splitlines()[-1])["messages"]
     pushed = messages * args.size
     print("%-9s %10d messages  %8.1f MB pushed  %8.1f MB written  %.2f a byte  (log %.2f)" %
           (kind, messages, pushed / 1e6, written / 1e6, written / max(1, pushed), log_written / max(1, pushed)))
+    print("          by thread: " + ", ".join("%s %.2f" % (name, n / max(1, pushed)) for name, n in sorted(threads.items()) if n > 0))
     broker.stop()
     shutil.rmtree(folder)
 

@@ -138,7 +138,9 @@ static void rate_count(struct log *l, uint64_t bytes)
     l->write_mean = (l->write_mean * 7 + bytes) / 8;
     l->rate_bytes += bytes;
     if (past_us < LOG_RATE_US) return;
-    l->write_rate = l->rate_bytes * 1000000 / (uint64_t)past_us;
+    uint64_t periods = (uint64_t)past_us / LOG_RATE_US;
+    bool fast = l->rate_bytes * 1000000 / (uint64_t)past_us > LOG_FAST_BYTES_S;
+    l->fast_periods = fast ? LOG_FAST_PERIODS : l->fast_periods > periods ? l->fast_periods - (uint32_t)periods : 0;
     l->rate_us = now_us;
     l->rate_bytes = 0;
 }

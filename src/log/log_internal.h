@@ -46,11 +46,13 @@ enum {
     LOG_MARK_BYTES = 1 << 20,          /* flushes closer together than this share a mark */
     LOG_FIRST_ZERO_BYTES = 1 << 20,    /* zeroed before a new file gets its name */
     LOG_ZERO_SLICE_BYTES = 1 << 20,    /* zeroed at a time: the longest a write may find in its way */
-    LOG_RATE_US = 500000,
-    LOG_READ_FDS_MAX = 64,   /* open files for cold reads; the least recently used is closed */
-    LOG_RESERVE_FDS = 4,     /* descriptors kept for our own files when the process has none left */
-    LOG_SPARES_MAX = 2,      /* trimmed files kept for the next segments */
-    LOG_FREE_IMAGES_MAX = 4, /* unused blocks of memory kept for the next ones */
+    LOG_RATE_US = 500000,              /* a period in which what is written is counted */
+    LOG_FAST_BYTES_S = 2 << 20,        /* a period with more: no zeros ahead in it */
+    LOG_FAST_PERIODS = 4,              /* and in those after it */
+    LOG_READ_FDS_MAX = 64,             /* open files for cold reads; the least recently used is closed */
+    LOG_RESERVE_FDS = 4,               /* descriptors kept for our own files when the process has none left */
+    LOG_SPARES_MAX = 2,                /* trimmed files kept for the next segments */
+    LOG_FREE_IMAGES_MAX = 4,           /* unused blocks of memory kept for the next ones */
     LOG_FAULT_BYTES = 512,
 };
 
@@ -153,9 +155,10 @@ struct log {
     struct segment *write_seg;
     uint64_t want_pos; /* first position of the segment that must be ready next */
     bool want_urgent, want_gave_up, keeper_stop;
-    bool zeroing;                    /* towards the full distance ahead of the writer */
-    uint64_t write_mean;             /* bytes of a write, moving average */
-    uint64_t write_rate, rate_bytes; /* bytes a second, in the last LOG_RATE_US; since then */
+    bool zeroing;          /* towards the full distance ahead of the writer */
+    uint64_t write_mean;   /* bytes of a write, moving average */
+    uint32_t fast_periods; /* so many more periods count as fast ones */
+    uint64_t rate_bytes;   /* in this period */
     int64_t rate_us;
     uint32_t spare_ids[LOG_SPARES_MAX]; /* spare-<id>.tmp */
     uint32_t spare_count, spare_next;

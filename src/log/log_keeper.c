@@ -3,9 +3,9 @@
  *   next segment   spare or new file -> file head (and first zeros) -> fdatasync -> rename to its name -> sync of the directory
  *   zeroing        ZERO_AHEAD_BYTES ahead of the writer, in its segment and the next one, a slice at a time, each slice synced, so
  *                  that the disk thread's writes change no metadata. Paced: without haste unless the writer comes near. Not
- *                  further ahead: what is zeroed must be read at the next start, to see that nothing is there. Not while writes
- *                  are large, or so many that more than ZERO_RATE_MAX is written a second: they gain little, and every byte would
- *                  go to the disk twice
+ *                  further ahead: what is zeroed must be read at the next start, to see that nothing is there, and a writer below
+ *                  LOG_FAST_BYTES_S is four seconds away. Not while writes are large, or so many that more than LOG_FAST_BYTES_S
+ *                  were written in one of the last LOG_FAST_PERIODS: they gain little, and every byte would go to the disk twice
  *   removing       trimmed files become spares or are unlinked; then the directory is synced. A spare that has another name besides
  *                  (hard link) is not written to again
  *
@@ -29,7 +29,7 @@
 #include "base/logger.h"
 #include "log/log_internal.h"
 
-enum { PACE_MS = 3, ZERO_AHEAD_BYTES = 32 << 20, ZERO_WRITES_MAX = 256 << 10, ZERO_RATE_MAX = 2 << 20 };
+enum { PACE_MS = 3, ZERO_AHEAD_BYTES = 8 << 20, ZERO_WRITES_MAX = 256 << 10 };
 
 static const char NEXT_NAME[] = "next.tmp";
 
@@ -166,7 +166,7 @@ static uint64_t zero_begin(const struct segment *s)
 struct segment *zero_pick(struct log *l, bool *slow)
 {
     struct segment *now = l->write_seg, *next = NULL;
-    if (now == NULL || l->write_mean > ZERO_WRITES_MAX || l->write_rate > ZERO_RATE_MAX) return NULL;
+    if (now == NULL || l->write_mean > ZERO_WRITES_MAX || l->fast_periods > 0) return NULL;
     uint64_t len = now->end_pos - now->first_pos, begin = zero_begin(now);
     uint64_t ahead = begin > now->claimed ? begin - now->claimed : 0;
     if (begin == len) {

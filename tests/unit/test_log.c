@@ -312,6 +312,24 @@ static void a_full_segment_has_its_whole_length(void **state)
     fixture_free(&f);
 }
 
+/* Every byte of zeros is one more byte written, and read at the next start. */
+static void zeros_end_a_little_ahead(void **state)
+{
+    (void)state;
+    struct fixture f;
+    fixture_new(&f, 64 * MIB);
+    fixture_open(&f);
+    put_synced(&f, 1, 1, 100);
+    int64_t until = clock_mono_us() + DEADLINE_US;
+    while (file_size_of(f.dir, "0000000000000000.seg") < 8 * MIB) {
+        assert_true(clock_mono_us() < until);
+        usleep(1000);
+    }
+    usleep(100000);
+    assert_in_range(file_size_of(f.dir, "0000000000000000.seg"), 8 * MIB, 9 * MIB);
+    fixture_free(&f);
+}
+
 static void trim_leaves_what_is_wanted(void **state)
 {
     (void)state;
@@ -512,6 +530,7 @@ int main(void)
         cmocka_unit_test(old_images_go),
         cmocka_unit_test(cold_bytes_are_read_from_files),
         cmocka_unit_test(a_full_segment_has_its_whole_length),
+        cmocka_unit_test(zeros_end_a_little_ahead),
         cmocka_unit_test(trim_leaves_what_is_wanted),
         cmocka_unit_test(a_sparse_log_may_have_holes),
         cmocka_unit_test(recycled_files_hold_no_ghosts),
