@@ -322,6 +322,116 @@ static void test_close_keeps_all_and_the_mark(void **state)
     assert_int_equal(scan(f, "", "", 0).count, 300);
 }
 
+/* ---- kinds that lie apart */
+
+static const unsigned char APART[] = {STORE_KIND_JOURNAL, STORE_KIND_FILTER, STORE_KIND_RECORDS};
+
+static struct slice apart_key(char *at, unsigned char kind, unsigned n)
+{
+    int len = snprintf(at, 16, "%c%08u", kind, n);
+    return slice_make(at, (size_t)len);
+}
+
+static void put_apart(struct store_batch *b, unsigned char kind, unsigned n)
+{
+    char key[16];
+    uint64_t value = n;
+    store_batch_put(b, apart_key(key, kind, n), slice_make(&value, sizeof value));
+}
+
+static unsigned apart_count(struct fixture *f, unsigned char kind)
+{
+    char from[] = {(char)kind, 0}, to[] = {(char)(kind + 1), 0};
+    return scan(f, from, to, 0).count;
+}
+
+static void test_kinds_apart_are_one_store(void **state)
+{
+    struct fixture *f = *state;
+    open_it(f);
+    for (unsigned i = 1; i <= 30; i++) {
+        struct store_batch *b = store_batch_new(f->store);
+        put_number(b, i, i);
+        store_batch_put(b, slice_of("\1"), slice_make(&i, sizeof i));
+        store_batch_put(b, slice_of("\xff"), slice_make(&i, sizeof i));
+        for (size_t n = 0; n < sizeof APART; n++) put_apart(b, APART[n], i);
+        submit(f, b, i, i % 10 == 0);
+    }
+    wait_for(f, 30, 30);
+    /* In the order of keys, all of them, from anywhere, and not beyond the end. */
+    assert_int_equal(scan(f, "", "", 0).count, 2 + 4 * 30);
+    assert_int_equal(scan(f, "\7", "\x0c", 0).count, 30);
+    assert_int_equal(scan(f,
+                          "\7"
+                          "00000011",
+                          "\x0c"
+                          "00000011",
+                          0)
+                         .count,
+                     30);
+    assert_int_equal(scan(f,
+                          "\x8b"
+                          "00000011",
+                          "", 0)
+                         .count,
+                     21);
+    assert_int_equal(scan(f, "\6", "\x8c", 61).count, 61);
+    for (size_t n = 0; n < sizeof APART; n++) {
+        char key[16], behind[17];
+        struct slice from = apart_key(key, APART[n], 7);
+        struct seen one = {0};
+        memcpy(behind, key, sizeof key);
+        behind[from.len] = 0;
+        assert_int_equal(store_scan(f->store, from, slice_make(behind, from.len + 1), see, &one, NULL), STORE_OK);
+        assert_true(one.count == 1 && one.sum == 7);
+        one = (struct seen){0};
+        from = apart_key(key, APART[n], 77);
+        memcpy(behind, key, sizeof key);
+        behind[from.len] = 0;
+        assert_int_equal(store_scan(f->store, from, slice_make(behind, from.len + 1), see, &one, NULL), STORE_OK);
+        assert_int_equal(one.count, 0);
+    }
+}
+
+/* Files in a range that was deleted go once that is durable; what is outside of it stays. */
+static void test_rows_written_once_go_with_their_files(void **state)
+{
+    enum { FILES = 40, EACH = 50, TRIES = 100 };
+    struct fixture *f = *state;
+    open_it(f);
+    uint64_t index = 0;
+    for (unsigned file = 0; file < FILES; file++) {
+        struct store_batch *b = store_batch_new(f->store);
+        for (unsigned i = 0; i < EACH; i++) put_apart(b, STORE_KIND_RECORDS, file * EACH + i);
+        submit(f, b, ++index, true);
+        wait_for(f, index, index);
+    }
+    unsigned left = FILES * EACH;
+    for (int try = 0; try < TRIES && left > EACH * FILES / 4; try++) {
+        char from[16], to[16];
+        struct store_batch *b = store_batch_new(f->store);
+        put_number(b, 1, 1);
+        store_batch_delete_range(b, apart_key(from, STORE_KIND_RECORDS, 0),
+                                 apart_key(to, STORE_KIND_RECORDS, EACH * (FILES - 8)));
+        submit(f, b, ++index, true);
+        wait_for(f, index, index);
+        left = apart_count(f, STORE_KIND_RECORDS);
+        assert_true(left >= 8 * EACH);
+        usleep(20000); /* files are moved in the background */
+    }
+    assert_in_range(left, 8 * EACH, EACH * FILES / 4);
+    close_it(f);
+    open_it(f);
+    assert_int_equal(apart_count(f, STORE_KIND_RECORDS), left);
+    char last[16];
+    struct buf out = {0};
+    bool found;
+    assert_int_equal(store_get(f->store, apart_key(last, STORE_KIND_RECORDS, EACH * (FILES - 8)), &out, &found, NULL),
+                     STORE_OK);
+    assert_true(found);
+    buf_free(&out);
+}
+
 static void test_an_unused_batch_changes_nothing(void **state)
 {
     struct fixture *f = *state;
@@ -352,7 +462,7 @@ static void test_two_processes_cannot_open_it(void **state)
 
 /* ---- kill */
 
-/* The child writes batches; batch i sets all rows 0..19 to i. It tells through the pipe each mark that was flushed. */
+/* The child writes batches; batch i sets all rows 0..19 to i and adds a row i of each kind that lies apart. It tells through the pipe each mark that was flushed. */
 static void child_run(struct fixture *f, int pipe_fd)
 {
     open_it(f);
@@ -361,6 +471,7 @@ static void child_run(struct fixture *f, int pipe_fd)
     for (uint64_t i = f->mark.index + 1;; i++) {
         struct store_batch *b = store_batch_new(f->store);
         for (unsigned n = 0; n < 20; n++) put_number(b, n, i);
+        for (size_t n = 0; n < sizeof APART; n++) put_apart(b, APART[n], (unsigned)i);
         submit(f, b, i, i % 7 == 0);
         if (i % 7 == 0) wait_for(f, i, i);
         if (f->flushed > told) {
@@ -399,9 +510,10 @@ static void test_kill_comes_back_at_a_flushed_mark(void **state)
         open_it(f);
         assert_true(f->mark.index >= told);
         assert_int_equal(f->mark.scan_pos, f->mark.index * 100);
-        struct seen all = scan(f, "", "", 0);
+        struct seen all = scan(f, "k", "l", 0);
         assert_int_equal(all.count, 20);
         assert_int_equal(all.sum, 20 * f->mark.index);
+        for (size_t n = 0; n < sizeof APART; n++) assert_int_equal(apart_count(f, APART[n]), f->mark.index);
         close_it(f);
     }
 }
@@ -420,6 +532,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_later_batches_win_in_order, setup, teardown),
         cmocka_unit_test_setup_teardown(test_delete_range, setup, teardown),
         cmocka_unit_test_setup_teardown(test_close_keeps_all_and_the_mark, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_kinds_apart_are_one_store, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_rows_written_once_go_with_their_files, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_unused_batch_changes_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_two_processes_cannot_open_it, setup, teardown),
         cmocka_unit_test_setup_teardown(test_kill_comes_back_at_a_flushed_mark, setup, teardown),
