@@ -1,9 +1,10 @@
-"""A node's disk is full, and then all of them are."""
+"""A node's disk is full, and then all of them are; they are restarted so, and go on when there is room."""
 import os
 import subprocess
 import time
 
 import pytest
+from cluster import HTTP_PORT, NodeConn
 from workload_log import Item, LogWorkload
 
 SIZE_MB = 160
@@ -49,11 +50,56 @@ def big(number):
     return Item(f"big-{number}", "lane-0", {"n": number, "pad": "x" * 50000})
 
 
-@pytest.mark.seconds(9)
+def push_until(client, log, number, wanted, seconds=10.0, most=600):
+    """Pushes until it is answered so, within `seconds` when there is room (201), within `most` of them when there is not (507)."""
+    deadline = time.monotonic() + (seconds if wanted == 201 else 60.0)
+    for _ in range(most):
+        number += 1
+        item = big(number)
+        status, answer, _ = client.insist("POST", "/api/v1/push", log.body([item]))
+        if status == 201:
+            item.message, item.offset, item.sent, item.answered = answer[0]["message_id"], answer[0]["offset"], time.monotonic(), time.monotonic()
+            log.items.append(item)
+        else:
+            assert status == 507 and answer["code"] == "storage_full", (status, answer)
+        if status == wanted:
+            return number
+        assert time.monotonic() < deadline, f"still {status} after {seconds} s: {answer}"
+        time.sleep(0.05)
+    raise AssertionError(f"{most} pushes, and none was answered {wanted}")
+
+
+def what_goes_on(client, cluster):
+    """Reads, acks and deletes, health and metrics: space can be won back, and one can see what is wrong."""
+    status, answer, _ = client.insist("GET", "/api/v1/pop/queue/log?consumerGroup=g&subscriptionMode=all&batch=5&leaseSeconds=1&wait=true&timeout=5000")
+    assert status == 200, answer
+    acks = [{"transactionId": m["transactionId"], "partitionId": m["partitionId"], "leaseId": m["leaseId"], "status": "completed"} for m in answer["messages"]]
+    status, answer, _ = client.insist("POST", "/api/v1/ack/batch", {"consumerGroup": "g", "acknowledgments": acks})
+    assert status == 200 and all(r["success"] for r in answer), answer
+    status, answer, _ = client.insist("POST", "/api/v1/kv", {"operations": [{"op": "get", "ns": "s", "key": "before"}]})
+    assert status == 200 and answer["results"][0]["value"] == 1, answer
+    status, answer, _ = client.insist("DELETE", "/api/v1/resources/queues/small")
+    assert status == 200, answer
+    for node in cluster.nodes:
+        assert node.ask("GET", "/health")[0] == 200, node.log_tail()
+        assert "queen_raft_storage_full" in metrics(node)
+
+
+def metrics(node):
+    conn = NodeConn((node.address, HTTP_PORT), 5.0)
+    try:
+        return conn.call("GET", "/metrics/prometheus")[1].decode()
+    finally:
+        conn.close()
+
+
+@pytest.mark.seconds(12)
 def test_full_disks(small_disks, seed):
     cluster = small_disks().start()
     client = cluster.client("full")
     log = LogWorkload(cluster, seed)
+    client.insist("POST", "/api/v1/kv", {"operations": [{"op": "put", "ns": "s", "key": "before", "value": 1, "forever": True}]})
+    client.insist("POST", "/api/v1/push", {"items": [{"queue": "small", "payload": 1}]})
     for number in range(20):
         log.push(client, [big(number)])
     # a follower: the majority goes on
@@ -73,37 +119,21 @@ def test_full_disks(small_disks, seed):
     # all of them: pushes are refused, reads and acks go on
     cluster.wait_equal()
     ballasts = [fill(node.faults.root, 0.865) for node in cluster.nodes]
-    deadline = time.monotonic() + 15.0
-    refused = None
-    while time.monotonic() < deadline:
-        number += 1
-        item = big(number)
-        status, answer, _ = client.insist("POST", "/api/v1/push", log.body([item]))
-        if status == 507:
-            refused = answer
-            break
-        item.message, item.offset, item.sent, item.answered = answer[0]["message_id"], answer[0]["offset"], time.monotonic(), time.monotonic()
-        log.items.append(item)
-        time.sleep(0.05)
-    assert refused is not None and refused["code"] == "storage_full", refused
-    status, answer, _ = client.insist("GET", "/api/v1/pop/queue/log?consumerGroup=g&subscriptionMode=all&batch=5&leaseSeconds=30")
-    assert status == 200, answer
-    acks = [{"transactionId": m["transactionId"], "partitionId": m["partitionId"], "leaseId": m["leaseId"], "status": "completed"} for m in answer["messages"]]
-    status, answer, _ = client.insist("POST", "/api/v1/ack/batch", {"consumerGroup": "g", "acknowledgments": acks})
-    assert status == 200 and all(r["success"] for r in answer), answer
+    number = push_until(client, log, number, 507)
+    what_goes_on(client, cluster)
+    # full as they are, they start: one after the other, the leader among them
+    for node in (cluster.leader(), cluster.followers()[0]):
+        assert node.terminate() == 0, node.log_tail()
+        node.start()
+        cluster.leader()
+    for node in cluster.nodes:
+        node.kill()
+    cluster.start()
+    what_goes_on(client, cluster)
+    number = push_until(client, log, number, 507)
     for ballast in ballasts:
         os.unlink(ballast)
-    deadline = time.monotonic() + 10.0
-    while True:
-        number += 1
-        item = big(number)
-        status, answer, _ = client.insist("POST", "/api/v1/push", log.body([item]))
-        if status == 201:
-            item.message, item.offset, item.sent, item.answered = answer[0]["message_id"], answer[0]["offset"], time.monotonic(), time.monotonic()
-            log.items.append(item)
-            break
-        assert status == 507 and time.monotonic() < deadline, f"still refused 10 s after there is room: {status} {answer}"
-        time.sleep(0.1)
+    push_until(client, log, number, 201)
     cluster.wait_equal()
     log.finish(client)
     client.close()

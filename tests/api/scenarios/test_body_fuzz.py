@@ -61,7 +61,7 @@ def seeds(queue, message):
         ("POST", "/api/v1/timers", {"operations": [timer, timers.op_cancel(queue, "c"), dict(timer, timerKey="l", txn="l")]}),
         ("POST", "/api/v1/fetch", {"entries": [{"queue": queue, "partition": "p", "offset": 0, "maxBytes": 1000}]}),
         ("POST", "/api/v1/fetch/offsets", {"entries": [{"queue": queue, "partition": "p", "timestamp": 1}]}),
-        ("POST", "/api/v1/partitions/changed", {"entries": [{"queue": queue, "since": 0, "limit": 5}]}),
+        ("POST", "/api/v1/partitions/changed", {"entries": [{"queue": queue, "since": "2026-01-01T00:00:00Z", "limit": 5}]}),
         ("POST", group + "g/queues/%s/seek" % queue, {"offset": 0, "timestamp": "2026-01-01T00:00:00Z", "toEnd": False}),
         ("POST", group + "g/queues/%s/partitions/p/seek" % queue, {"timestamp": "2026-01-01T00:00:00Z"}),
         ("POST", group + "g/subscription", {"subscriptionTimestamp": "2026-01-01T00:00:00Z"}),
