@@ -231,6 +231,19 @@ def power_cut_all(cluster, rng):
     cluster.start()
 
 
+def power_cut_beside_a_cut(cluster, rng):
+    """One node sees nobody; of the two that go on one loses what it had not synced. Whatever the two answered is on both of them."""
+    away = pick(cluster, rng, "follower")
+    cluster.net.cut([away.number], numbers(others(cluster, away)))
+    time.sleep(rng.uniform(0.1, 0.5))
+    node = rng.choice(others(cluster, away))
+    node.kill()
+    node.faults.power_cut(rng.randrange(1 << 32))
+    yield f"node {away.number} cut off, node {node.number} without power"
+    cluster.net.heal()
+    node.start()
+
+
 def clock_step(cluster, rng):
     node = pick(cluster, rng, rng.choice(("leader", "leader", "follower")))
     step_s = rng.choice((-3600, -5, -0.3, 0.3, 5, 3600))
@@ -256,7 +269,7 @@ LINKS = [Fault(cut_leader), Fault(cut_follower), Fault(cut_off), Fault(deaf_lead
          Fault(bridge), Fault(all_apart, False, (0.5, 2.0)), Fault(slow_links)]  # fmt: skip
 FIVE = [Fault(majority_ring)]
 DISKS = [Fault(slow_disk), Fault(failed_sync)]
-POWER = [Fault(power_cut), Fault(power_cut_all, False, (0.0, 0.3))]
+POWER = [Fault(power_cut), Fault(power_cut_all, False, (0.0, 0.3)), Fault(power_cut_beside_a_cut, False, (0.5, 1.0))]
 CLOCKS = [Fault(clock_step), Fault(clock_runs)]
 
 

@@ -73,42 +73,33 @@ def test_a_push_whose_sync_failed_is_not_remembered_without_its_message(brokers,
     assert answer["status"] == "queued" and answer["offset"] == 1
 
 
-@pytest.mark.seconds(9)
-def test_the_window_counts_from_the_first_copy_across_restarts(brokers):
-    """Repeats do not move it, consumption, a clean restart and kill -9 do not end it, and after it the id is new."""
-    window_s = 6
+def test_an_id_is_known_across_restarts(brokers):
+    """Consumption, a clean restart and kill -9 do not end its window. That the window does end: tests/api/scenarios/test_dedup_runs.py."""
+    window_s = 600
     broker = brokers().start()
     conn = broker.conn()
     status, _ = conn.call("POST", "/api/v1/configure", {"queue": "q", "options": {"dedupWindowSeconds": window_s}})
     assert status == 200
-    began = time.monotonic()
     first = push(conn, "X")
     assert (first["status"], first["offset"]) == ("queued", 0)
 
-    def repeat(at_s):
-        time.sleep(max(0.0, began + at_s - time.monotonic()))
+    def repeat():
         fresh = broker.conn()
         answer = push(fresh, "X")
-        assert time.monotonic() - began < window_s, "this machine is too slow for the test"
         assert (answer["status"], answer["message_id"], answer["offset"]) == ("duplicate", first["message_id"], 0)
         fresh.close()
 
-    repeat(1.0)
+    repeat()
     status, popped = conn.json("GET", "/api/v1/pop/queue/q?consumerGroup=g&subscriptionMode=all")
     message = popped["messages"][0]
     ack = {"transactionId": "X", "partitionId": message["partitionId"], "leaseId": message["leaseId"], "consumerGroup": "g"}
     status, acked = conn.json("POST", "/api/v1/ack", ack)
     assert acked[0]["success"]
-    repeat(1.5)
+    repeat()
     conn.close()
     assert broker.terminate() == 0
     broker.start()
-    repeat(2.5)
+    repeat()
     broker.kill()
     broker.start()
-    repeat(4.0)
-    time.sleep(max(0.0, began + window_s + 3 - time.monotonic()))
-    conn = broker.conn()
-    answer = push(conn, "X")
-    assert (answer["status"], answer["offset"]) == ("queued", 1)
-    assert answer["message_id"] != first["message_id"]
+    repeat()

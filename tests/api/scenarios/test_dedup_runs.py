@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from cluster import Cluster, Turns
 from queen import ids, wait_until
 
 
@@ -89,3 +90,28 @@ def test_verdict_is_the_same_after_consumption_restart_and_crash(own_broker, que
     again = one(broker, queue, "x")
     assert (again["status"], again["message_id"], again["offset"]) == ("duplicate", results[-1]["message_id"], 1)
     assert ids(broker.take(queue, "p")) == ["x"]
+
+
+@pytest.mark.seconds(6)
+def test_verdict_is_the_same_at_every_node_of_a_cluster(queue):
+    """Its message was read, and went by retention; the nodes stopped in good order, and were killed: the id is known at each of them."""
+    with Cluster(3, env={"RETENTION_INTERVAL": "200"}) as cluster:
+        turns = Turns(cluster)
+        turns.configure(queue, dedupWindowSeconds=600, retentionEnabled=True, completedRetentionSeconds=1)
+        first = one(turns, queue, "x")
+        message = turns.take(queue, "p", group="g", subscriptionMode="all")["messages"][0]
+        assert turns.ack(message)["success"] is True
+
+        def first_kept():
+            answer = turns.post("/api/v1/fetch", {"entries": [{"queue": queue, "partition": "p", "offset": 0}]}).expect(200).json
+            return answer["entries"][0]["logStartOffset"]
+
+        wait_until(lambda: first_kept() == 1, 15, "the message went by retention")
+        for how in (None, "stop", "kill"):
+            if how is not None:
+                turns.restart(how)
+            for _ in cluster.voters():
+                again = one(turns, queue, "x")
+                assert (again["status"], again["message_id"], again["offset"]) == ("duplicate", first["message_id"], 0), how
+        assert one(turns, queue, "y")["offset"] == 1
+        turns.close()

@@ -7,7 +7,8 @@ import time
 
 import pytest
 import timers
-from queen import TEST_ALL, ids
+from cluster import Cluster
+from queen import TEST_ALL, ids, wait_until
 
 MIB = 1 << 20
 SMALL = {"QUEEN_RAFT_SEGMENT_BYTES": str(MIB), "QUEEN_RAFT_DURABLE_EVERY_MS": "100", "QUEEN_RAFT_DURABLE_EVERY_BYTES": str(MIB)}
@@ -74,6 +75,56 @@ def test_an_idle_broker_writes_nothing(own_broker, queue):
     before = log_index(broker)
     time.sleep(60 if TEST_ALL else 2)
     assert log_index(broker) == before
+
+
+@pytest.mark.seconds(6)
+def test_an_idle_cluster_writes_nothing(queue):
+    """Nor do polls that find nothing, at whatever node."""
+    with Cluster(3) as cluster:
+        nodes = cluster.voters()
+        nodes[0].push_ids(queue, ["a"], "p")
+        taken = nodes[1].take(queue, group="g", subscriptionMode="all", wait=True, timeout=5000)
+        assert nodes[2].ack(taken["messages"][0])["success"] is True
+
+        def last():
+            return {node.status()["lastLogIndex"] for node in nodes}
+
+        begun = time.monotonic()
+        before, since = last(), begun
+        while time.monotonic() - since < 1.5:  # it has come to rest
+            assert time.monotonic() - begun < 30, "it does not come to rest"
+            time.sleep(0.1)
+            if last() != before or len(before) > 1:
+                before, since = last(), time.monotonic()
+        written = [log_bytes(node) for node in nodes]
+        until = time.monotonic() + (600 if TEST_ALL else 2)
+        while time.monotonic() < until:
+            for node in nodes:
+                assert node.pop(queue, group="g", wait=True, timeout=100).status == 204
+        assert last() == before
+        assert [log_bytes(node) for node in nodes] == written
+
+
+@pytest.mark.seconds(12)
+def test_a_node_that_is_away_does_not_hold_the_log_for_ever(queue):
+    """Beyond what is kept for it, it will fetch the state."""
+    with Cluster(3, env=dict(SMALL, QUEEN_RAFT_KEEP_BYTES=str(2 * MIB), RETENTION_INTERVAL="200", QUEEN_LOG_CACHE_BYTES=str(MIB))) as cluster:
+        leader = cluster.leader()
+        leader.configure(queue, retentionEnabled=True, completedRetentionSeconds=1)
+        away = cluster.followers()[0]
+        away.kill()
+        for number in range(2000 if TEST_ALL else 30):
+            names = ["t-%d-%d" % (number, k) for k in range(4)]
+            items = [{"queue": queue, "partition": "p%d" % (number % 5), "transactionId": name, "payload": {"fill": "x" * (MIB // 4)}} for name in names]
+            wait_until(lambda: leader.push(items).expect((201, 429, 503)).status == 201, 30, "there is room", every=0.05)
+            taken = leader.take(queue, group="g", subscriptionMode="all")
+            assert ids(taken) == names and all(r["success"] for r in leader.ack_batch(taken["messages"]))
+        for node in cluster.running():
+            settled(node, 12 * MIB)
+        away.launched()
+        cluster.wait_ready()
+        leader.push_ids(queue, ["last"], "p")
+        assert ids(away.take(queue, group="g", wait=True, timeout=10000)) == ["last"]
 
 
 @pytest.mark.seconds(8)
