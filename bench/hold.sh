@@ -9,7 +9,8 @@
 #                            beside BINARY; 10 GB)
 #        replay              a million old messages read from disk by a new group
 #        written             bytes written to disk per byte pushed, consumed at once and kept (bench/write_amplification.py)
-#        seek delete         a seek and a delete of a queue of a million lanes under 10,000 msg/s of other traffic
+#        seek group-delete delete
+#                            a seek of a group over a million lanes, its delete and that of the queue under 10,000 msg/s of other traffic
 #        All of them by default.
 #
 #   QUEEN_BENCH_QUICK, QUEEN_BENCH_DIR, QUEEN_BENCH_ROWS, QUEEN_BENCH_KEEP: as of bench/run.sh
@@ -17,7 +18,7 @@
 # Exit code: 0 measured, whether or not a goal was met; 1 something could not be measured.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-all_rows="idle-1m idle-10m retained dedup dedup-1g replay written seek delete"
+all_rows="idle-1m idle-10m retained dedup dedup-1g replay written seek group-delete delete"
 . "$here/lib.sh"
 pid=
 trap 'broker_end; rm -rf "$work"' EXIT
@@ -197,13 +198,26 @@ accepted() {
   esac
 }
 
-# under_traffic <text> <method> <path> [<body>]
+# Cursors that the broker holds, those of deleted groups among them until they are given back.
+cursors() { http GET /metrics/prometheus | sed -n 's/^queen_engine_objects{kind="cursors"} //p'; }
+
+# group_gone: the group is deleted, and its cursors are given back.
+group_gone() {
+  local from to answer
+  from=$(date +%s%N)
+  answer=$(accepted DELETE /api/v1/consumer-groups/bench/queues/hold) || { echo "$answer"; return 1; }
+  until [ "$(cursors)" -lt $((lanes / 2)) ]; do sleep 0.1; done
+  to=$(date +%s%N)
+  awk -v ns=$((to - from)) 'BEGIN { printf "{\"took_s\":%.2f}\n", ns / 1e9 }'
+}
+
+# under_traffic <text> <do>...
 under_traffic() {
   local push_line deliver_line
   traffic true
   push_line=$line deliver_line=$other
-  traffic accepted "${@:2}"
-  say "$1: answered after" "$(cat "$work/doing")" took_s s
+  traffic "${@:2}"
+  say "$1" "$(cat "$work/doing")" took_s s
   say "  p99 of others' pushes meanwhile" "$line" p99_ms ms
   ratio_row "    against none" "$line" p99_ms "$push_line" most 2
   say "  p99 of others' deliveries meanwhile" "$other" p99_ms ms
@@ -214,14 +228,17 @@ table_head
 if wanted idle-1m; then
   lanes_base
 fi
-if wanted seek || wanted delete; then
+if wanted seek || wanted group-delete || wanted delete; then
   lanes_base
   if broker_begin "$work/data"; then
     if wanted seek; then
-      under_traffic "seek of $lanes lanes" POST /api/v1/consumer-groups/bench/queues/hold/seek '{"timestamp":"2020-01-01T00:00:00Z"}'
+      under_traffic "seek of $lanes lanes: answered after" accepted POST /api/v1/consumer-groups/bench/queues/hold/seek '{"timestamp":"2020-01-01T00:00:00Z"}'
+    fi
+    if wanted group-delete; then
+      under_traffic "delete of a group of $lanes lanes: given back after" group_gone
     fi
     if wanted delete; then
-      under_traffic "delete of a queue of $lanes lanes" DELETE /api/v1/resources/queues/hold
+      under_traffic "delete of a queue of $lanes lanes: answered after" accepted DELETE /api/v1/resources/queues/hold
     fi
     broker_end
   else

@@ -392,6 +392,8 @@ void entry_apply(void *ctx, uint64_t index, uint64_t term, uint64_t pos, struct 
                    (unsigned long long)pos, reason);
     }
     b->keeper.applied_term = term;
+    if (f != NULL && f->bulk_most > 0) pace_end(&b->keeper.bulk, b->mono_us, b->mono_us - began_us);
+    if (f == NULL || f->bulk_most == 0 || f->slot_count > 1) b->keeper.others_us = b->mono_us;
     b->cluster.entry_us = b->mono_us;
     b->housekeeping = b->ticker.stale = true;
     watch_applied(b);

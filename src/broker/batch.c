@@ -41,6 +41,7 @@ void flight_recycle(struct broker *b, struct flight *f)
     f->ticks = false;
     f->origin_count = 0;
     f->slot_count = 0;
+    f->bulk_most = 0;
     f->bytes = 0;
     f->next = b->flight_free;
     b->flight_free = f;
@@ -302,10 +303,11 @@ static void gather_calls(struct broker *b, struct flight *f)
     }
     c = b->bulk.first;
     if (!keeper_bulk_due(b) || !entry_has_room(f, c->command.len)) return;
-    b->keeper.bulk_at_us = b->mono_us + BULK_EVERY_US;
     call_list_remove(c);
     b->queued_bytes -= c->command.len;
     f->bytes += c->command.len;
+    f->bulk_slot = f->slot_count;
+    f->bulk_most = keeper_bulk_begin(b);
     slot_add(f, c);
 }
 
@@ -360,6 +362,7 @@ static size_t entry_write(struct broker *b, const struct flight *f, size_t inter
             len += pop_write(b, c, at + len);
         } else {
             memcpy(at + len, c->command.at, c->command.len);
+            if (f->bulk_most > 0 && i == f->bulk_slot) command_piece_set(at + len, f->bulk_most);
             len += c->command.len;
         }
     }

@@ -32,6 +32,7 @@
 #include "broker/cold.h"
 #include "broker/die.h"
 #include "broker/hash_table.h"
+#include "broker/pace.h"
 #include "broker/place.h"
 #include "broker/reclaim.h"
 #include "broker/snapshot.h"
@@ -52,8 +53,7 @@ enum {
     HOMES_MAX = 64,              /* edge loops */
     CUT_ROWS = 4096,             /* a cut is taken when about so many rows changed */
     CUT_ROWS_BULK = 1024,        /* while bulk work goes on: it takes less long each time */
-    BULK_EVERY_US = 3000,        /* at most one piece of bulk work in that time: the rest is others' */
-    HOUSEKEEP_EVERY_US = 1000,   /* and one step of housekeeping */
+    BULK_SMALL = 128,            /* lanes, queues or letters of a piece of bulk work beside other calls (pace.h) */
     BULK_RECENT_US = 100000,
     BULK_WAITS_US = 100000, /* so much later although the store is behind: it goes on, if slowly */
     HOUSEKEEP_WAITS_US = 20000,
@@ -138,6 +138,8 @@ struct flight {
     uint64_t bytes;
     uint32_t slot_count, slot_cap, touched_count, touched_cap;
     bool ticks; /* holds a tick */
+    uint32_t bulk_slot,
+        bulk_most; /* the piece of bulk work in it, and what that looks at at most; bulk_most 0 = there is none */
     uint32_t origin_count;
     struct flight_slot *slots;
     struct touched *touched; /* looked at when it applied */
@@ -283,10 +285,10 @@ struct keeper {
     uint64_t applied_term, seen_revision;
     int64_t unflushed_since_us; /* 0 = everything applied is flushed or being flushed */
     int64_t idle_at_us;
-    bool gives_back;     /* memory, when housekeeping is done */
-    int64_t house_at_us; /* the next step of housekeeping; 0 = at once */
-    int64_t house_us;    /* when the last one was */
-    int64_t bulk_at_us;  /* the next piece of bulk work */
+    bool gives_back; /* memory, when housekeeping is done */
+    bool house_more; /* the last step of housekeeping left something to do */
+    struct pace bulk, house;
+    int64_t others_us; /* when something else came last: a call, or an entry applied */
     uint32_t cuts_waiting;
     bool flush_waiting, behind;
     struct loop_timer timer;
@@ -616,6 +618,7 @@ void ticker_fire(struct loop_timer *t);
 /* keeper.c */
 bool keeper_turn(struct broker *b);           /* true when housekeeping has more to do */
 bool keeper_bulk_due(const struct broker *b); /* a piece of bulk work may go into an entry */
+uint32_t keeper_bulk_begin(struct broker *b); /* it does: what it may look at at most */
 bool keeper_has_room(const struct broker *b); /* the store keeps up: work that changes many rows may go on */
 void keeper_fire(struct loop_timer *t);
 bool keeper_is_full(const struct broker *b); /* the store has enough to do: nothing that grows it is taken */

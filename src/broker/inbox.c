@@ -187,6 +187,7 @@ static void call_arrive(struct broker *b, struct call *c)
     b->mono_us = clock_mono_us();
     if (c->kind == CALL_WRITE)
         must(c->command.len >= COMMAND_HEAD_BYTES && c->command.len % 8 == 0 && c->command.len <= COMMAND_BYTES_MAX);
+    if (c->kind != CALL_WRITE) b->keeper.others_us = b->mono_us; /* writes count when their entry is applied */
     inbox_due_set(b, c);
     call_dispatch(b, c);
 }

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/crash_point.h"
 #include "base/logger.h"
 #include "base/memory.h"
@@ -168,7 +169,7 @@ static int64_t flush_due_us(const struct broker *b)
 static uint64_t cut_rows(const struct broker *b)
 {
     const struct keeper *k = &b->keeper;
-    bool bulk = b->bulk.count > 0 || b->mono_us < k->bulk_at_us + BULK_RECENT_US || k->house_at_us != 0;
+    bool bulk = b->bulk.count > 0 || b->mono_us < k->bulk.ended_us + BULK_RECENT_US || k->house_more;
     return bulk ? CUT_ROWS_BULK : CUT_ROWS;
 }
 
@@ -177,10 +178,20 @@ bool keeper_has_room(const struct broker *b)
     return b->keeper.cuts_waiting < CUTS_WAITING_MAX && engine_cut_size(b->engine) < 2 * cut_rows(b);
 }
 
+static int64_t bulk_due_us(const struct broker *b)
+{
+    return pace_due_us(&b->keeper.bulk, b->keeper.others_us) + (keeper_has_room(b) ? 0 : BULK_WAITS_US);
+}
+
 bool keeper_bulk_due(const struct broker *b)
 {
-    int64_t late_us = b->mono_us - b->keeper.bulk_at_us;
-    return b->bulk.count > 0 && late_us >= (keeper_has_room(b) ? 0 : BULK_WAITS_US);
+    return b->bulk.count > 0 && b->mono_us >= bulk_due_us(b);
+}
+
+uint32_t keeper_bulk_begin(struct broker *b)
+{
+    pace_begin(&b->keeper.bulk, b->mono_us);
+    return pace_is_small(b->mono_us, b->keeper.others_us) ? BULK_SMALL : PIECE_MOST;
 }
 
 /* Not while the broker stops: what is left the next start finds. */
@@ -189,14 +200,23 @@ static bool housekeeps(const struct broker *b)
     return b->housekeeping && !b->stopping;
 }
 
+/* The first step after a rest is looked at with each entry: mostly there is nothing to do. */
+static int64_t house_due_us(const struct broker *b)
+{
+    const struct keeper *k = &b->keeper;
+    return k->house_more ? pace_due_us(&k->house, k->others_us) : 0;
+}
+
 static void housekeep(struct broker *b)
 {
     struct keeper *k = &b->keeper;
-    if (!housekeeps(b) || b->mono_us < k->house_at_us) return;
-    if (!keeper_has_room(b) && b->mono_us < k->house_us + HOUSEKEEP_WAITS_US) return;
-    b->housekeeping = engine_housekeep(b->engine);
-    k->house_us = b->mono_us;
-    k->house_at_us = b->housekeeping ? b->mono_us + HOUSEKEEP_EVERY_US : 0;
+    if (!housekeeps(b) || b->mono_us < house_due_us(b)) return;
+    if (!keeper_has_room(b) && b->mono_us < k->house.ended_us + HOUSEKEEP_WAITS_US) return;
+    int64_t began_us = clock_mono_us();
+    pace_begin(&k->house, began_us);
+    b->housekeeping = k->house_more = engine_housekeep(b->engine);
+    int64_t now_us = clock_mono_us();
+    pace_end(&k->house, now_us, now_us - began_us);
 }
 
 static int64_t sooner(int64_t at_us, int64_t other_us)
@@ -209,9 +229,9 @@ static void timer_arm(struct broker *b)
     struct keeper *k = &b->keeper;
     int64_t at_us = k->idle_at_us;
     bool room = keeper_has_room(b);
-    int64_t bulk_us = k->bulk_at_us + (room ? 0 : BULK_WAITS_US); /* past: an entry that is on its way brings a turn */
+    int64_t bulk_us = bulk_due_us(b); /* past: an entry that is on its way brings a turn */
     if (b->bulk.count > 0 && bulk_us > b->mono_us) at_us = sooner(at_us, bulk_us);
-    if (housekeeps(b) && room && k->house_at_us != 0) at_us = sooner(at_us, k->house_at_us);
+    if (housekeeps(b) && room && k->house_more) at_us = sooner(at_us, house_due_us(b));
     /* While the store has enough to write, its callback brings the turn that goes on. */
     bool flushes = k->unflushed_since_us != 0 && !k->flush_waiting && k->cuts_waiting < CUTS_WAITING_MAX;
     if (flushes) at_us = sooner(at_us, flush_due_us(b));
@@ -272,7 +292,7 @@ bool keeper_turn(struct broker *b)
         if (cut && k->cuts_waiting < CUTS_WAITING_MAX) cut_submit(b, flush);
     }
     timer_arm(b);
-    return housekeeps(b) && k->house_at_us == 0 && keeper_has_room(b);
+    return housekeeps(b) && b->mono_us >= house_due_us(b) && keeper_has_room(b);
 }
 
 bool keeper_settled(struct broker *b)

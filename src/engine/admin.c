@@ -60,7 +60,7 @@ static void lanes_seek(struct engine *e, struct queue *q, struct group *g, const
     const struct lane *last = s->piece.after == 0 ? NULL : lane_at(e, (uint32_t)s->piece.after);
     uint64_t after = s->piece.after;
     struct lane_walk w;
-    lane_walk_begin(&w, e, last == NULL ? q->partition_first : last->next);
+    lane_walk_begin_many(&w, e, last == NULL ? q->partition_first : last->next, s->piece.most);
     for (uint32_t looks = 0; w.next != 0 && w.next <= s->piece.until && looks < s->piece.most; r->changed.lanes++) {
         after = w.next;
         struct partition *p = lane_walk_next(&w);

@@ -409,6 +409,8 @@ struct piece {
     int64_t moment_us; /* SEEK: the time of the first piece. All lanes are put as they would have been then */
 };
 enum { PIECE_MOST = 1000, PIECE_MOST_MAX = 65536 };
+/* Of an encoded SEEK, GROUP_DELETE, SUBSCRIPTION or LETTERS_DELETE: its piece looks at so many (1..PIECE_MOST_MAX). */
+void command_piece_set(char *command, uint32_t most);
 
 /* Puts a group's cursors somewhere: leases are released, counters start anew, cursors are made where there were none. */
 struct seek_command {

@@ -24,6 +24,14 @@ static void read_piece(struct reader *r, struct piece *p)
     r->bad |= p->most < 1 || p->most > PIECE_MOST_MAX;
 }
 
+/* All that go in pieces begin with the tenant and the piece. */
+void command_piece_set(char *command, uint32_t most)
+{
+    enum { MOST_AT = COMMAND_HEAD_BYTES + sizeof(struct uuid) };
+    must(most >= 1 && most <= PIECE_MOST_MAX);
+    memcpy(command + MOST_AT, &most, sizeof most);
+}
+
 void seek_encode(struct buf *out, const struct seek_command *s)
 {
     size_t at = command_begin(out, COMMAND_SEEK, 0);

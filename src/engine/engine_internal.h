@@ -401,6 +401,8 @@ struct lane_walk {
     struct numbers came;
 };
 void lane_walk_begin(struct lane_walk *w, const struct engine *e, uint32_t next);
+void lane_walk_begin_many(struct lane_walk *w, const struct engine *e, uint32_t next,
+                          uint32_t count);             /* surely so many: fewer scans */
 struct partition *lane_walk_next(struct lane_walk *w); /* NULL at the end */
 void lane_walk_end(struct lane_walk *w);
 

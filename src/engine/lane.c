@@ -18,9 +18,9 @@ enum {
     LOOKS_A_CALL = 8192,    /* at lanes that may leave */
     LOOKS_OVER_MAX = 16384, /* the same above the budget */
     LOOKS_OVER_MIN = 256,
-    VISITORS_KEPT = 256,     /* lanes that only reads brought in */
-    REAP_LANES = 256,        /* lanes of a deleted queue taken out at a time */
-    REAP_ROWS_A_CALL = 1024, /* and rows of their runs */
+    VISITORS_KEPT = 256,    /* lanes that only reads brought in */
+    REAP_LANES = 128,       /* lanes of a deleted queue taken out at a time */
+    REAP_ROWS_A_CALL = 512, /* and rows of their runs */
 };
 #define ROUND_US INT64_C(60000000) /* a look at every lane, while entries come */
 #define LANE_BYTES_DEFAULT (UINT64_C(256) << 20)
@@ -476,6 +476,12 @@ bool lanes_leave_all(struct engine *e)
 void lane_walk_begin(struct lane_walk *w, const struct engine *e, uint32_t next)
 {
     *w = (struct lane_walk){.e = own(e), .next = next, .ahead = 1};
+}
+
+void lane_walk_begin_many(struct lane_walk *w, const struct engine *e, uint32_t next, uint32_t count)
+{
+    lane_walk_begin(w, e, next);
+    w->ahead = count < 1 ? 1 : count < LANES_READ_AHEAD ? count : LANES_READ_AHEAD;
 }
 
 void lane_walk_end(struct lane_walk *w)

@@ -3,7 +3,7 @@
 
 #include "engine/engine_internal.h"
 
-enum { NAME_CHUNK_BYTES = 1 << 16, REAP_A_CALL = 256 };
+enum { NAME_CHUNK_BYTES = 1 << 16, REAP_A_CALL = 128 };
 
 /* ---- names -------------------------------------------------------------------------------------------------------- */
 
@@ -373,7 +373,7 @@ static void group_forget(struct engine *e, struct queue *q, struct group *g)
 static bool cursors_reap(struct engine *e, struct queue *q, struct group *g)
 {
     struct lane_walk w;
-    lane_walk_begin(&w, e, g->scan == 0 ? q->partition_first : lane_at(e, g->scan)->next);
+    lane_walk_begin_many(&w, e, g->scan == 0 ? q->partition_first : lane_at(e, g->scan)->next, REAP_A_CALL);
     for (int i = 0; i < REAP_A_CALL && g->cursor_count > 0; i++) {
         g->scan = w.next;
         struct partition *p = lane_walk_next(&w);

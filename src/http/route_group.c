@@ -15,8 +15,8 @@
  *   body    {"consumerGroup","entries"?:[{"queue","partition"?}]}: without entries all that the group has
  *   answer  200 {"consumerGroup","entries":[{"queue","partition","offset","metadata"}]}: the next offset to read, null without a cursor
  *
- * A seek of all lanes goes piece by piece, PIECE_MOST lanes a command (engine/command.h), fewer when it has to look for a time in them, each proposed when the one before was applied: so
- * nobody else waits for long. All lanes are put as they would have been when the first piece was applied; what is pushed meanwhile is not
+ * A seek of all lanes goes piece by piece (engine/command.h), each proposed when the one before was applied; how many lanes one has, the
+ * leader says (keeper.c). So nobody else waits for long. All lanes are put as they would have been when the first piece was applied; what is pushed meanwhile is not
  * skipped. The same for the queues of a tenant, each of which a delete or a new subscription concerns at one moment. Every piece has the
  * whole time of a call. When one fails, what came before it has happened: the answer is that of the failed piece, and to send the request
  * again does it all. So it is when the client leaves.

@@ -120,6 +120,33 @@ static void test_a_seek_frees_what_a_lease_held(void **state)
     shot_free(held);
 }
 
+/* Beside other calls a piece looks at few lanes only; with nothing else it does what it was asked for. */
+static void test_pieces_are_small_beside_other_calls(void **state)
+{
+    enum { LANES = 3 * BULK_SMALL };
+    struct rig *r = *state;
+    char lane[16];
+    for (int i = 0; i < LANES; i++) {
+        snprintf(lane, sizeof lane, "l%d", i);
+        push(r, "q", lane, "\"1\"");
+    }
+    struct shot *s = seek(r, "q", NULL, "g", false);
+    assert_int_equal(shot_wait(s), CALL_OK);
+    assert_int_equal(s->call.result.changed.lanes, BULK_SMALL);
+    assert_true(s->call.result.changed.more);
+    struct seek_command rest = {
+        .tenant = rig_tenant, .group = slice_of("g"), .queue = slice_of("q"), .piece = s->call.result.changed.next};
+    shot_free(s);
+    rig_pass(r, 2 * PACE_QUIET_US / 1000);
+    s = shot_new(r, CALL_WRITE);
+    seek_encode(&s->command, &rest);
+    write_start(r, s);
+    assert_int_equal(shot_wait(s), CALL_OK);
+    assert_int_equal(s->call.result.changed.lanes, LANES - BULK_SMALL);
+    assert_false(s->call.result.changed.more);
+    shot_free(s);
+}
+
 static void test_a_seek_to_the_end_leaves_callers_waiting(void **state)
 {
     struct rig *r = *state;
@@ -343,6 +370,7 @@ int main(void)
         with_rig(test_a_seek_wakes_as_many_as_there_are_lanes),
         with_rig(test_a_seek_makes_a_group_known_to_its_pinned_callers),
         with_rig(test_a_seek_frees_what_a_lease_held),
+        with_rig(test_pieces_are_small_beside_other_calls),
         with_rig(test_a_seek_to_the_end_leaves_callers_waiting),
         with_rig(test_callers_of_a_deleted_group_make_it_known_again),
         with_rig(test_callers_of_a_deleted_group_that_want_new_messages),

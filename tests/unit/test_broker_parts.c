@@ -184,6 +184,49 @@ static void test_a_caller_parks_again_in_its_old_place(void **state)
     free(calls);
 }
 
+/* ---- pace ----------------------------------------------------------------------------------------------------------- */
+
+static void test_a_step_with_nothing_else_is_followed_at_once(void **state)
+{
+    struct pace p = {0};
+    (void)state;
+    assert_true(pace_due_us(&p, 0) <= PACE_PAUSE_US_MIN);
+    pace_begin(&p, 1000000);
+    pace_end(&p, 1003000, 3000);
+    assert_int_equal(pace_due_us(&p, 999999), 1003000);
+}
+
+static void test_others_get_most_of_the_time(void **state)
+{
+    struct pace p = {0};
+    (void)state;
+    pace_begin(&p, 1000000);
+    pace_end(&p, 1003000, 3000);
+    assert_int_equal(pace_due_us(&p, 1000000), 1003000 + 3000 * PACE_PAUSES); /* it came beside the step */
+    assert_int_equal(pace_due_us(&p, 1009999), 1003000 + 3000 * PACE_PAUSES); /* or behind it */
+    pace_end(&p, 1003000, 1);
+    assert_int_equal(pace_due_us(&p, 1000000), 1003000 + PACE_PAUSE_US_MIN);
+    pace_end(&p, 1003000, 10000000); /* the machine slept */
+    assert_int_equal(pace_due_us(&p, 1000000), 1003000 + PACE_PAUSE_US_MAX);
+}
+
+static void test_a_step_that_does_not_end_is_not_waited_for_for_ever(void **state)
+{
+    struct pace p = {.ended_us = 500000, .took_us = 3000};
+    (void)state;
+    pace_begin(&p, 1000000);
+    assert_int_equal(pace_due_us(&p, 0), 1000000 + PACE_PAUSE_US_MAX);
+    assert_int_equal(pace_due_us(&p, 1000001), 1000000 + PACE_PAUSE_US_MAX);
+}
+
+static void test_steps_are_small_until_it_is_quiet(void **state)
+{
+    (void)state;
+    assert_true(pace_is_small(1000000, 1000000));
+    assert_true(pace_is_small(1000000 + PACE_QUIET_US - 1, 1000000));
+    assert_false(pace_is_small(1000000 + PACE_QUIET_US, 1000000));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -193,6 +236,10 @@ int main(void)
         cmocka_unit_test(test_stamps_rise_whatever_the_clocks_do),
         cmocka_unit_test(test_hash_table),
         cmocka_unit_test(test_a_caller_parks_again_in_its_old_place),
+        cmocka_unit_test(test_a_step_with_nothing_else_is_followed_at_once),
+        cmocka_unit_test(test_others_get_most_of_the_time),
+        cmocka_unit_test(test_a_step_that_does_not_end_is_not_waited_for_for_ever),
+        cmocka_unit_test(test_steps_are_small_until_it_is_quiet),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -133,6 +133,40 @@ static void a_seek_to_the_end_gives_nothing_again_that_was_taken_meanwhile(void 
     assert_int_equal(committed(k, "q", LANES - 2, "g"), 1);
 }
 
+/* Whoever makes the entry says how much an encoded piece looks at, whatever it is a piece of, and nothing else of it. */
+static void how_much_a_piece_does_is_set_where_it_is_encoded(void **state)
+{
+    (void)state;
+    for (uint32_t most = 1; most <= 200; most += 99) {
+        struct seek_command s = seek_of("q", "g", true, 100), got_s;
+        struct group_delete_command g = {.queue = slice_of("q"), .group = slice_of("g"), .piece = {.most = 100, .after = 7}},
+                                    got_g;
+        struct subscription_command u = {.group = slice_of("g"), .us = 7, .piece.most = 100}, got_u;
+        struct letters_delete_command l = {.queue = slice_of("q"), .group = slice_of("g"), .piece.most = 100}, got_l;
+        struct buf b[4] = {0};
+        struct command c[4];
+        seek_encode(&b[0], &s);
+        group_delete_encode(&b[1], &g);
+        subscription_encode(&b[2], &u);
+        letters_delete_encode(&b[3], &l);
+        for (int i = 0; i < 4; i++) {
+            struct slice rest = buf_view(&b[i]);
+            command_piece_set(b[i].at, most);
+            assert_true(command_next(&rest, &c[i]));
+        }
+        assert_true(seek_decode(&c[0], &got_s) && group_delete_decode(&c[1], &got_g) && subscription_decode(&c[2], &got_u) &&
+                    letters_delete_decode(&c[3], &got_l));
+        assert_int_equal(got_s.piece.most, most);
+        assert_int_equal(got_g.piece.most, most);
+        assert_int_equal(got_g.piece.after, 7);
+        assert_int_equal(got_u.piece.most, most);
+        assert_int_equal(got_u.us, 7);
+        assert_int_equal(got_l.piece.most, most);
+        assert_true(uuid_equal(got_s.tenant, s.tenant) && slice_is(got_s.queue, "q") && slice_is(got_l.group, "g"));
+        for (int i = 0; i < 4; i++) buf_free(&b[i]);
+    }
+}
+
 static void a_seek_ends_with_its_queue_and_its_group(void **state)
 {
     struct kit *k = *state;
@@ -606,6 +640,7 @@ int main(void)
         TEST(pieces_of_a_seek_are_as_one_whole),
         TEST(a_seek_to_the_end_skips_nothing_that_is_pushed_meanwhile),
         TEST(a_seek_to_the_end_gives_nothing_again_that_was_taken_meanwhile),
+        TEST(how_much_a_piece_does_is_set_where_it_is_encoded),
         TEST(a_seek_ends_with_its_queue_and_its_group),
         TEST(a_deleted_group_is_gone_at_once_and_its_memory_later),
         TEST(what_a_deleted_group_leaves_behind_is_not_seen),
