@@ -46,7 +46,7 @@ def test_a_wall_clock_behind_does_not_freeze_a_lease_or_send_time_back(brokers):
     assert [m["transactionId"] for m in messages] == ["a", "b", "c"]
     assert messages == sorted(messages, key=lambda m: m["createdAt"])
     assert messages == sorted(messages, key=lambda m: m["id"])
-    deadline = time.monotonic() + 4
+    deadline = time.monotonic() + 15
     while not (again := pop(conn, "g")):
         assert time.monotonic() < deadline, "the lease does not end while the wall clock is behind"
         time.sleep(0.1)

@@ -99,16 +99,16 @@ def test_a_stalled_sync_delays_answers_and_nothing_else(brokers, seed):
     conn, other = broker.conn(), broker.conn()
     body = {"items": [{"queue": "q", "transactionId": "a", "payload": 1}]}
     assert conn.call("POST", "/api/v1/push", body)[0] == 201
-    broker.faults.arm("op=sync path=data/log/*.seg stall_ms=1500")
+    broker.faults.arm("op=sync path=data/log/*.seg stall_ms=4000")
     began = time.monotonic()
     conn.socket.settimeout(0.7)
     body["items"][0]["transactionId"] = "b"
     with pytest.raises(Exception):
         conn.call("POST", "/api/v1/push", body)
     assert other.call("GET", "/health")[0] == 200
-    assert time.monotonic() - began < 1.4
+    assert time.monotonic() - began < 3.9
     status, answer = other.json("POST", "/api/v1/push", body)
-    assert time.monotonic() - began > 1.4, "answered while the sync of the first copy hung"
+    assert time.monotonic() - began > 3.9, "answered while the sync of the first copy hung"
     assert (status, answer[0]["status"], answer[0]["offset"]) == (201, "duplicate", 1)
     assert broker.faults.fired()
 

@@ -28,7 +28,7 @@ def test_continue_is_sent_at_once(broker, queue, size):
         begin = time.monotonic()
         raw.send(head(b"Content-Length: %d" % len(body), b"Expect: 100-continue"))
         assert raw.read_head()[0] == 100
-        assert time.monotonic() - begin < 0.5
+        assert time.monotonic() - begin < 5  # without it there would be none before the body
         raw.send(body)
         answer = raw.read_response()
         assert (answer.status, answer.json[0]["status"]) == (201, "queued")
@@ -47,11 +47,14 @@ def test_client_that_does_not_wait_for_continue(broker, queue):
 def test_curl_does_not_pause(broker, queue, size, tmp_path):
     path = tmp_path / "body"
     path.write_bytes(push_body(queue, size))
-    begin = time.monotonic()
-    done = subprocess.run(["curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Expect: 100-continue", "--data-binary",
-                           "@%s" % path, "http://127.0.0.1:%d/api/v1/push" % broker.port], stdout=subprocess.PIPE, timeout=30)
-    assert done.stdout == b"201"
-    assert time.monotonic() - begin < 0.9
+    took = []
+    while len(took) < 5 and not (took and min(took) < 0.9):  # a pause would be one of 1 s, every time; a busy machine is not always busy
+        begin = time.monotonic()
+        done = subprocess.run(["curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Expect: 100-continue", "--data-binary",
+                               "@%s" % path, "http://127.0.0.1:%d/api/v1/push" % broker.port], stdout=subprocess.PIPE, timeout=30)
+        assert done.stdout == b"201"
+        took.append(time.monotonic() - begin)
+    assert min(took) < 0.9, took
 
 
 def test_unknown_expectation_is_417(broker, queue):
@@ -69,7 +72,7 @@ def test_too_large_body_is_refused_before_it_is_read(broker, length, expect):
         raw.send(head(b"Content-Length: %d" % length, *([b"Expect: 100-continue"] if expect else [])))
         answer = raw.read_response(skip_interim=False)
         assert answer.status in ((413,) if length < 2 ** 63 - 1 else (413, 400))
-        assert answer.elapsed < 1
+        assert answer.elapsed < 5
         raw.read_until_closed()
 
 
