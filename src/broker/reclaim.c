@@ -9,10 +9,12 @@
 #include "base/logger.h"
 #include "broker/broker_internal.h"
 #include "broker/snapshot_manifest.h"
+#include "log/log_check.h"
 
-/* A segment that could be given back, and since when; or when it was tried, in vain. */
+/* A segment that could be given back, and since when; or when it was tried, in vain. It is not worth it while more than `enough`
+ * of it is wanted (engine_segment_live). */
 struct candidate {
-    uint64_t first;
+    uint64_t first, enough;
     int64_t since_us, again_us;
 };
 
@@ -27,8 +29,10 @@ struct reclaim {
     struct candidate *candidates; /* by place */
     uint32_t candidate_count, candidate_cap;
 
-    /* the segment at work */
+    /* the segment at work. It is gone through twice: what would be copied is added up first */
     uint64_t first, end, live; /* live: wanted of it when it was chosen */
+    bool weighs;
+    uint64_t weight, weighed; /* of the copies as they would lie in the archive; the last one's place */
     enum reclaim_phase phase;
     uint32_t look;
     uint64_t next; /* of timers, letters */
@@ -161,7 +165,7 @@ static struct candidate candidate_of(struct choice *c, uint64_t first)
 {
     while (c->before_at < c->before_count && c->before[c->before_at].first < first) c->before_at++;
     if (c->before_at < c->before_count && c->before[c->before_at].first == first) return c->before[c->before_at];
-    return (struct candidate){.first = first, .since_us = c->r->b->mono_us};
+    return (struct candidate){.first = first, .enough = UINT64_MAX, .since_us = c->r->b->mono_us};
 }
 
 static void candidate_keep(struct reclaim *r, struct candidate n)
@@ -192,6 +196,7 @@ static void segment_look(struct choice *c, uint64_t first, uint64_t end)
     if (live == 0 || live >= (end - first) / 100 * b->config.reclaim_live_pct) return;
     struct candidate n = candidate_of(c, first);
     candidate_keep(c->r, n);
+    if (live > n.enough) return;
     int64_t due_us = n.since_us + (int64_t)b->config.reclaim_after_ms * 1000;
     if (n.again_us > due_us) due_us = n.again_us;
     if (due_us > b->mono_us) {
@@ -264,6 +269,16 @@ static void scan_order(struct reclaim *r)
     if (!reclaim_worker_submit(r->worker, &r->job)) r->state = RECLAIM_IDLE;
 }
 
+static void pass_begin(struct reclaim *r)
+{
+    r->phase = PHASE_LANES;
+    r->next = 0;
+    r->job.from = r->first;
+    r->job.count = 0;
+    r->job.bytes = 0;
+    scan_order(r);
+}
+
 static void segment_begin(struct reclaim *r)
 {
     struct choice c;
@@ -275,13 +290,10 @@ static void segment_begin(struct reclaim *r)
     r->first = c.first;
     r->end = c.end;
     r->live = c.live;
-    r->phase = PHASE_LANES;
-    r->next = 0;
     r->moved = 0;
-    r->job.from = c.first;
-    r->job.count = 0;
-    r->job.bytes = 0;
-    scan_order(r);
+    r->weighs = true;
+    r->weight = r->weighed = 0;
+    pass_begin(r);
 }
 
 static void scanned(struct loop_task *t)
@@ -294,9 +306,21 @@ static void scanned(struct loop_task *t)
 
 /* ---- finding -------------------------------------------------------------------------------------------------------- */
 
+/* Of one copy in the archive. */
+static uint64_t copy_bytes(uint32_t block_bytes)
+{
+    return (SEGMENT_HEAD_BYTES + sizeof(struct archive_head) + block_bytes + 7) & ~UINT64_C(7);
+}
+
 static void holder_found(void *ctx, const struct holder *h)
 {
-    struct reclaim_job *j = ctx;
+    struct reclaim *r = ctx;
+    struct reclaim_job *j = &r->job;
+    if (r->weighs) {
+        if (h->where != r->weighed) r->weight += copy_bytes(h->bytes);
+        r->weighed = h->where;
+        return;
+    }
     if (j->count == j->cap) {
         j->cap = j->cap == 0 ? 256 : j->cap * 2;
         j->holders = realloc(j->holders, j->cap * sizeof j->holders[0]);
@@ -317,17 +341,17 @@ static bool find_some(struct reclaim *r)
             if (!j->over) return false;
             r->phase = PHASE_TIMERS;
             r->next = 0;
-        } else if (engine_lane_holders(e, &j->looks[r->look], r->first, r->end, RECLAIM_LOOKS, holder_found, j)) {
+        } else if (engine_lane_holders(e, &j->looks[r->look], r->first, r->end, RECLAIM_LOOKS, holder_found, r)) {
             r->look++;
         }
         break;
     case PHASE_TIMERS:
-        if (!engine_timer_holders(e, &r->next, r->first, r->end, RECLAIM_LOOKS, holder_found, j)) break;
+        if (!engine_timer_holders(e, &r->next, r->first, r->end, RECLAIM_LOOKS, holder_found, r)) break;
         r->phase = PHASE_LETTERS;
         r->next = 0;
         break;
     case PHASE_LETTERS:
-        if (engine_letter_holders(e, &r->next, r->first, r->end, RECLAIM_LOOKS, holder_found, j)) r->phase = PHASE_OVER;
+        if (engine_letter_holders(e, &r->next, r->first, r->end, RECLAIM_LOOKS, holder_found, r)) r->phase = PHASE_OVER;
         break;
     case PHASE_OVER:
         break;
@@ -363,6 +387,30 @@ static void copy_order(struct reclaim *r)
     if (!reclaim_worker_submit(r->worker, j)) r->state = RECLAIM_IDLE;
 }
 
+/* What is counted as live is payloads. Of small messages a copy is mostly head, and a dead letter counts for next to nothing: copies of
+ * segments of the archive that hold nothing else would be as large as what they free, again and again. */
+static void segment_weighed(struct reclaim *r)
+{
+    struct broker *b = r->b;
+    uint64_t most = (r->end - r->first) / 100 * b->config.reclaim_live_pct;
+    bool heavy = r->weight >= most, room = has_room(b, r->weight);
+    r->weighs = false;
+    if (!heavy && room) {
+        pass_begin(r);
+        return;
+    }
+    for (uint32_t i = 0; i < r->candidate_count; i++) {
+        struct candidate *c = &r->candidates[i];
+        if (c->first != r->first) continue;
+        if (heavy) c->enough = r->live * most / (r->weight + 1); /* less than it is, each factor below 2^31 */
+        if (!heavy) c->again_us = b->mono_us + RECLAIM_AGAIN_US;
+    }
+    log_debug("reclaim: copies of what is wanted of a segment would take %llu bytes: %s", (unsigned long long)r->weight,
+              heavy ? "it stays" : "no room");
+    r->state = RECLAIM_IDLE;
+    go_on(r, RECLAIM_REST_US);
+}
+
 static void find_turn(struct reclaim *r)
 {
     struct reclaim_job *j = &r->job;
@@ -379,6 +427,8 @@ static void find_turn(struct reclaim *r)
         copy_order(r);
     } else if (!more) {
         scan_order(r);
+    } else if (r->weighs) {
+        segment_weighed(r);
     } else {
         segment_over(r);
     }

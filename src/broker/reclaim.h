@@ -4,7 +4,8 @@
  *   group thread   choose    a sealed segment that the durable state needs nothing else of, less than reclaim_live_pct of it wanted, for
  *                            reclaim_after_ms: the oldest one, one at a time
  *   worker         scan      its records, in parts: which lanes have, or may get, messages whose bytes are in it
- *   group thread   find      who holds bytes there (engine_lane_holders ..), a little at a time
+ *   group thread   find      who holds bytes there (engine_lane_holders ..), a little at a time. The first time only how much their copies
+ *                            would take: as much as reclaim_live_pct of the segment is too much, and it stays until less is wanted
  *   worker         copy      the blocks, each against its checksum, into records of the archive; synced
  *   group thread   move      the holders (engine_move), a few at a time. The next cut writes their rows; once that is durable, and not before,
  *                            the segment may go (keeper.c)
