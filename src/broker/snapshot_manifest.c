@@ -181,7 +181,7 @@ static const char *manifest_check(const struct manifest *m)
     bool current = false;
     if (m->node == 0 || m->mark.index == 0 || m->mark.term == 0 || m->mark.index >= POSITION_MAX)
         return "it is a state of nothing";
-    if (unit < 1 << 20 || unit > 1 << 30 || (unit & (unit - 1)) != 0) return "impossible segments";
+    if (unit < 4096 || unit > 1 << 30 || (unit & (unit - 1)) != 0) return "impossible segments";
     if (m->mark.scan_pos >= m->log_end || m->log_end > POSITION_MAX) return "impossible positions";
     if (m->configuration.len == 0) return "no configuration";
     for (uint32_t n = 0; n < m->count; n++)

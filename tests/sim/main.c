@@ -359,11 +359,13 @@ static void totals_print(const struct totals *t, double took_s)
            (unsigned long long)t->seeds, (unsigned long long)t->failed, t->minutes, took_s, t->cpu_s, t->cpu_max_s);
     printf(
         "counts of sim: %llu events, %llu entries, %llu calls (%llu answered, %llu refused, %llu unknown), %llu pushed, %llu "
-        "delivered, %llu acked, %llu steps, %llu kv (%llu reads), %llu timers, %llu locks, %llu dead letters\n",
+        "delivered, %llu acked, %llu steps, %llu kv (%llu reads), %llu timers, %llu locks, %llu dead letters, %llu payloads "
+        "copied to archives\n",
         (unsigned long long)t->events, (unsigned long long)t->entries, (unsigned long long)c->ops, (unsigned long long)c->ok,
         (unsigned long long)c->failed, (unsigned long long)c->unknown, (unsigned long long)c->pushed,
         (unsigned long long)c->delivered, (unsigned long long)c->acked, (unsigned long long)c->steps, (unsigned long long)c->kv,
-        (unsigned long long)c->reads, (unsigned long long)c->timers, (unsigned long long)c->locks, (unsigned long long)c->dead);
+        (unsigned long long)c->reads, (unsigned long long)c->timers, (unsigned long long)c->locks, (unsigned long long)c->dead,
+        (unsigned long long)c->reclaimed);
 }
 
 static void options_read(int argc, char **argv)

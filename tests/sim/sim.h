@@ -7,6 +7,7 @@
  *   sim_base.c    loop.h, clock.h, logger.h, memory.h, random bytes, must
  *   sim_files.c   a file system per node with what is durable and what is not; the system calls on it; files.h
  *   sim_log.c     log.h         sim_store.c   store.h         sim_net.c   net.h
+ *   sim_cold.c, sim_reclaim.c   the broker's threads that read the log and copy to the archive: events instead
  *   sim_node.c    a node: boot, graceful stop, kill, power loss
  *   work_*.c      clients and what they remember          check_*.c   what must hold
  *   faults.c      the schedule of faults: made from the seed, printed, read, carried out
@@ -199,6 +200,8 @@ void sim_log_end(struct sim_node *n, enum sim_end how);
 bool sim_log_durable(const struct sim_node *n, uint64_t index, struct slice body);
 void sim_log_wiped(struct sim_node *n);
 void sim_log_block(struct sim_node *n); /* its thread waits: the disk goes on */
+struct log;
+void sim_log_await(struct log *l); /* until all that was handed over is durable */
 /* Flips a bit of a stopped node's log that must be missed when it starts. */
 struct sim_flip {
     char path[128];

@@ -48,12 +48,13 @@ struct log {
     char *reserved;
     size_t reserved_bytes;
     bool closed, failed, working;
+    bool archive;      /* the other log of the node (broker/place.h): nothing that is agreed on is in it */
     uint64_t work_pos; /* the job makes durable up to here */
     struct sim_event job;
     struct log_stats stats;
 };
 
-static struct log *logs[SIM_NODES_MAX + 1];
+static struct log *logs[SIM_NODES_MAX + 1][2];
 
 /* What is durable where, also of nodes that are down: the body's hash of each entry, 0 = not there. */
 static struct known {
@@ -63,6 +64,7 @@ static struct known {
 
 static void known_set(const struct log *l, uint64_t index, uint64_t hash)
 {
+    if (l->archive) return;
     struct known *k = &known[l->node->id];
     if (index >= k->cap) {
         uint64_t cap = index * 2 + 1024;
@@ -76,6 +78,7 @@ static void known_set(const struct log *l, uint64_t index, uint64_t hash)
 
 static void known_cut(const struct log *l, uint64_t index)
 {
+    if (l->archive) return;
     struct known *k = &known[l->node->id];
     for (uint64_t i = index; i < k->cap; i++) k->hash[i] = 0;
 }
@@ -260,21 +263,37 @@ static void job_start(struct log *l)
 
 void sim_log_block(struct sim_node *n)
 {
-    struct log *l = logs[n->id];
+    struct log *l = logs[n->id][0];
     if (l == NULL || !l->working) return;
     sim_cancel(&l->job);
     job_done(l);
 }
 
-void sim_log_end(struct sim_node *n, enum sim_end how)
+void sim_log_await(struct log *l)
 {
-    struct log *l = logs[n->id];
-    logs[n->id] = NULL;
+    while (l->working && !l->failed) {
+        sim_block(sim_disk_us(l->node));
+        sim_io_point();
+        sim_cancel(&l->job);
+        job_done(l);
+    }
+}
+
+static void log_end(struct log *l, enum sim_end how)
+{
     if (l == NULL || l->closed) return;
     sim_cancel(&l->job);
     if (how == SIM_END_POWER) return; /* the file system loses what it must */
     /* A write that was under way may have reached the files in part; what reached them stays, also without a sync. */
-    if (l->seg_count > 0 && l->working) vfile_tear(n, l->segs[l->seg_count - 1].file);
+    if (l->seg_count > 0 && l->working) vfile_tear(l->node, l->segs[l->seg_count - 1].file);
+}
+
+void sim_log_end(struct sim_node *n, enum sim_end how)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        log_end(logs[n->id][i], how);
+        logs[n->id][i] = NULL;
+    }
 }
 
 /* ---- opening ------------------------------------------------------------------------------------------------------- */
@@ -329,6 +348,8 @@ static enum log_status segs_scan(struct log *l, struct buf *error)
 {
     uint32_t i = 0;
     while (i + 1 < l->seg_count && l->segs[i + 1].first <= l->o.first_pos) i++;
+    for (uint32_t k = i + 1; l->o.sparse && k < l->seg_count; k++)
+        if (l->segs[k - 1].end != l->segs[k].first) i = k;
     if (l->seg_count > 0) l->end_pos = l->segs[i].first;
     for (; i < l->seg_count; i++) {
         struct slice s = vfile_bytes(l->segs[i].file);
@@ -388,24 +409,25 @@ static bool segs_find(struct log *l)
 
 enum log_status log_open(struct log **out, const struct log_options *o, struct buf *error)
 {
-    must(sim.node != NULL && logs[sim.node->id] == NULL);
+    must(sim.node != NULL && logs[sim.node->id][o->sparse] == NULL);
     struct log *l = calloc(1, sizeof *l);
     must(l != NULL);
     *out = NULL;
     l->node = sim.node;
     l->o = *o;
+    l->archive = o->sparse;
     l->dir = strdup(o->dir);
     sim_io_point();
-    logs[l->node->id] = l;
+    logs[l->node->id][l->archive] = l;
     l->synced_index = o->first_index == 0 ? 0 : o->first_index - 1;
     if (!segs_find(l)) {
-        logs[l->node->id] = NULL;
+        logs[l->node->id][l->archive] = NULL;
         buf_printf(error, "%s: segments overlap", l->dir);
         return LOG_DAMAGED;
     }
     enum log_status status = segs_scan(l, error);
     if (status != LOG_OK) {
-        logs[l->node->id] = NULL;
+        logs[l->node->id][l->archive] = NULL;
         return status;
     }
     /* Opening makes durable what it found. */
@@ -425,7 +447,7 @@ void log_close(struct log *l)
     if (!l->failed && records_write(l)) segs_sync(l);
     sim_cancel(&l->job);
     l->closed = true;
-    if (logs[l->node->id] == l) logs[l->node->id] = NULL;
+    if (logs[l->node->id][l->archive] == l) logs[l->node->id][l->archive] = NULL;
 }
 
 /* ---- writing ------------------------------------------------------------------------------------------------------- */
@@ -525,7 +547,8 @@ bool log_view(struct log *l, uint64_t pos, size_t len, struct slice *out, struct
 
 void log_unpin(struct log *l, struct log_pin pin)
 {
-    must(pin.image == l);
+    const struct log *of = pin.image; /* this one or the node's other one */
+    must(of->node == l->node);
 }
 
 enum log_status log_read(struct log *l, uint64_t pos, size_t len, char *out)
@@ -582,7 +605,7 @@ void log_trim(struct log *l, uint64_t pos, bool (*wanted)(void *ctx, uint64_t fi
         char path[512];
         seg_path(l, s.first, path);
         vfile_remove(l->node, path, false);
-        sim_say("log: segment %016llx goes", (unsigned long long)s.first);
+        sim_say("%s: segment %016llx goes", l->archive ? "archive" : "log", (unsigned long long)s.first);
         /* Its bytes are gone for readers too. */
         for (uint32_t k = 0; k < l->rec_count && l->recs[k].pos < s.end; k++) {
             if (l->recs[k].pos >= s.first) l->recs[k].body = NULL;
@@ -623,11 +646,35 @@ void log_stats(struct log *l, struct log_stats *out)
     out->files = l->seg_count;
 }
 
-/* Who copies what is wanted of old segments has a thread, and does not run here (sim_node.c). */
+/* ---- a sealed segment, record by record ----------------------------------------------------------------------------- */
+
 enum log_status segment_walk(struct segment_walk *w, struct buf *error)
 {
-    (void)w, (void)error;
-    must(false);
+    struct vfile *f = vfile_find(sim.node, w->path);
+    if (f == NULL) {
+        buf_printf(error, "%s: cannot be opened: No such file or directory", w->path);
+        return LOG_IO;
+    }
+    struct slice s = vfile_bytes(f);
+    struct head h;
+    uint64_t at = 0;
+    w->file_bytes = s.len;
+    w->end_pos = w->stop_pos = w->first_pos + s.len;
+    for (; at < s.len && head_read(s, at, &h); at += HEAD + padded(h.len)) {
+        struct segment_item i = {.pos = w->first_pos + at,
+                                 .next = w->first_pos + at + HEAD + padded(h.len),
+                                 .index = h.index,
+                                 .term = h.term,
+                                 .synced = h.synced,
+                                 .len = h.len,
+                                 .type = h.type,
+                                 .kind = SEGMENT_ENTRY,
+                                 .body = slice_make(s.at + at + HEAD, h.len)};
+        w->ended_early = (w->pace != NULL && !w->pace(w->ctx, i.next - i.pos)) || (w->item != NULL && !w->item(w->ctx, &i));
+        if (w->ended_early) return LOG_OK;
+    }
+    w->stop_pos = w->first_pos + at;
+    return LOG_OK;
 }
 
 /* ---- for the checks ------------------------------------------------------------------------------------------------ */

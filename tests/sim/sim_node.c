@@ -25,9 +25,7 @@ static void config_make(void)
     struct buf error = {0};
     setenv("QUEEN_MEMORY_MAX", "1G", 1); /* a seed is the same run on every machine */
     must(config_read(&base, 0, NULL, &error));
-    base.segment_bytes = 1 << 20;
     base.cache_bytes = 1 << 20;
-    base.reclaim_bytes_s = 0; /* it has a thread */
     base.edge_threads = 1;
     base.group_own_thread = false;
     base.groups = 1;
@@ -48,10 +46,20 @@ static void budgets_draw(struct sim_node *n, struct memory_plan *m)
             (unsigned long long)m->dedup, (unsigned long long)m->kv_values, (unsigned long long)m->runs);
 }
 
+/* So is what of the log is copied to the archive, and how soon. */
+static void reclaim_draw(struct sim_node *n, struct config *c)
+{
+    struct rng r = rng_for(sim.seed, "reclaim", n->boots * SIM_NODES_MAX + n->id);
+    if (rng_chance(&r, 100)) c->reclaim_bytes_s = 0;
+    c->reclaim_live_pct = (uint32_t)rng_span(&r, 10, 90);
+    c->reclaim_after_ms = rng_chance(&r, 500) ? (uint32_t)rng_below(&r, 3000) : (uint32_t)rng_below(&r, 60000);
+}
+
 static void config_of(struct sim_node *n, struct config *c)
 {
     *c = base;
     budgets_draw(n, &c->memory);
+    reclaim_draw(n, c);
     snprintf(c->dir, sizeof c->dir, "/sim/n%u", n->id);
     if (alone) return;
     c->node_id = n->id;
@@ -241,6 +249,7 @@ void sim_cluster_start(uint32_t nodes, bool one_alone)
     struct rng r = rng_for(sim.seed, "cluster", 0);
     static const uint64_t keep[] = {0, 16 << 10, 64 << 10, 1 << 20};
     base.keep_bytes = keep[rng_below(&r, 4)];
+    base.segment_bytes = UINT64_C(1) << rng_span(&r, 14, 20);
     bool lan = rng_chance(&r, 500);
     base.election_ms = lan ? 300 : 1000;
     base.heartbeat_ms = lan ? 50 : 100;

@@ -23,6 +23,7 @@ PLANTED = {
     "wiped-voter-votes": r"two leaders in term|is not the one that another node applied|durable on \d of \d voters",
     "torn-transaction": r"step \d+ (is|was) .*(marker|result|timer)",
     "timer-twice": r"is in lane \d+ at \d+ and in lane",
+    "move-not-stored": r"could not be read back|s->bytes\[.* >= (less->)?bytes",
 }
 
 

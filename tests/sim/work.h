@@ -123,7 +123,7 @@ void work_on_node(struct sim_node *n, void (*f)(struct broker *b, void *ctx), vo
 bool work_kv_get(struct sim_node *n, const char *key, char *out, size_t size, uint64_t *version);
 
 extern struct work_counts {
-    uint64_t ops, ok, failed, unknown, pushed, delivered, acked, steps, kv, reads, timers, locks, dead;
+    uint64_t ops, ok, failed, unknown, pushed, delivered, acked, steps, kv, reads, timers, locks, dead, reclaimed;
 } work_counts;
 
 #endif
