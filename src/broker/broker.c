@@ -50,8 +50,9 @@ static void cold_scan(void *ctx, struct slice from, struct slice to, bool (*row)
     struct broker *b = ctx;
     struct buf error = {0};
     int64_t began_us = clock_mono_us();
-    if (store_find(b->store, from, to, row, row_ctx, &error) == STORE_OK) {
-        wait_count(b->executing ? &b->entry_rows : &b->call_rows, began_us);
+    struct cold_waits *waits = b->executing ? &b->entry_rows : &b->call_rows;
+    if (store_find(b->store, from, to, row, row_ctx, &waits->blocks, &error) == STORE_OK) {
+        wait_count(waits, began_us);
         return;
     }
     buf_byte(&error, '\0');

@@ -119,6 +119,9 @@ struct call {
     bool counts; /* its answer's memory is bounded: the caller tells with broker_answer_held what becomes of it */
     /* CALL_READ: the encoded command that `read` will carry out: what it needs of the store is read before. Or empty */
     struct slice foreseen;
+    /* CALL_READ, or NULL: the same of what is no command; asked twice (engine.h: foreseen reads), changes nothing that `read` answers */
+    void (*foresee)(struct call *c, struct engine *e, struct engine_now now, const struct engine_foreseen *f);
+    void *foresee_ctx;
     bool waits; /* CALL_READ, set by `read`: nothing to answer yet (see broker_watch). False before each run */
     void *read_ctx;
     /* the answer */
@@ -154,6 +157,7 @@ struct call {
     struct cold_read *reading;
     struct cold_read *found; /* of a read: what was read for it */
     uint32_t rounds;         /* so many jobs */
+    uint32_t warmed;         /* of a read or a pinned pop: so often it was asked what it wants of the store */
     struct watch *watches;
     uint32_t watch_count;
     uint64_t arrival;
@@ -242,9 +246,9 @@ struct reclaim_stats {
 };
 
 enum { TIMERS_DUE_COUNTED = 10000 };
-/* What the group thread itself read of the store or the log's files: reads, and microseconds. */
+/* What the group thread itself read of the store or the log's files: reads, and microseconds; of rows, the blocks that no cache had. */
 struct cold_waits {
-    uint64_t count, us;
+    uint64_t count, us, blocks;
 };
 /* Numbers for /metrics, collected on the group thread (a CALL_READ's read may call it). */
 struct broker_metrics {

@@ -597,8 +597,9 @@ bool pieces_run_end(struct broker *b, struct call *c);
 /* warm.c */
 void warm_entry(struct broker *b, uint64_t index, struct slice entry); /* it is on its way to the disk */
 bool warm_read(struct broker *b, struct call *c);                      /* true: it is READING, and runs afterwards */
+bool warm_pop(struct broker *b, struct call *c);                       /* true: it is READING, and arrives again afterwards */
 void warm_rows_put(struct buf *rows, struct slice from, struct slice to);
-void warm_rows_read(struct store *store, struct slice rows); /* any thread */
+void warm_rows_read(struct store *store, struct slice rows, size_t range_bytes); /* any thread */
 void warm_free(struct broker *b);
 
 /* watch.c */

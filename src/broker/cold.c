@@ -22,6 +22,7 @@ struct cold_read {
     struct cold_read *found_next; /* of a read's */
     uint64_t bytes, first_pos, end_pos;
     bool given;      /* to the readers */
+    bool ahead;      /* nothing but rows, of a pop that has claimed nothing yet */
     struct buf rows; /* warm.c: to be read first */
     struct cold_piece pieces[];
 };
@@ -110,6 +111,21 @@ static void read_goes_on(struct broker *b, struct call *c, struct cold_read *r)
     read_run(b, c);
 }
 
+static void pop_begins(struct broker *b, struct call *c, struct cold_read *r)
+{
+    read_free(r);
+    if (c->late || b->stopping) {
+        call_finish_empty(b, c);
+    } else if (b->serving) {
+        call_take(b, c);
+        inbox_kick(b);
+    } else if (c->remote != NULL) {
+        call_finish(b, c, CALL_NO_LEADER);
+    } else {
+        call_dispatch(b, c);
+    }
+}
+
 static void call_goes_on(struct broker *b, struct cold_read *r)
 {
     struct call *c = r->call;
@@ -118,6 +134,8 @@ static void call_goes_on(struct broker *b, struct cold_read *r)
     c->reading = NULL;
     if (c->kind == CALL_READ) {
         read_goes_on(b, c, r);
+    } else if (r->ahead) {
+        pop_begins(b, c, r);
     } else {
         pop_goes_on(b, c, r);
     }
@@ -169,7 +187,7 @@ static void read_add(struct cold_read *r, const struct cold_piece *p)
 static void read_job_run(struct cold_job *j)
 {
     struct cold_read *r = owner_of(j, struct cold_read, job);
-    warm_rows_read(r->broker->store, buf_view(&r->rows));
+    warm_rows_read(r->broker->store, buf_view(&r->rows), COLD_ROWS_BYTES);
     cold_job_read(j);
 }
 
@@ -246,8 +264,9 @@ void cold_fetch(struct broker *b, struct call *c, const struct cold_want *wants,
 
 void cold_fetch_rows(struct broker *b, struct call *c, struct buf *rows)
 {
-    must(c->kind == CALL_READ && c->list == NULL && c->reading == NULL);
+    must(c->kind != CALL_WRITE && c->list == NULL && c->reading == NULL);
     struct cold_read *r = read_new(b, c, 0);
+    r->ahead = c->kind == CALL_POP;
     r->rows = *rows;
     *rows = (struct buf){0};
     read_submit(b, c, r);
@@ -298,7 +317,7 @@ void cold_leave(struct broker *b, struct call *c)
     r->call = NULL;
     if (c->kind == CALL_READ) {
         cold_found_drop(c);
-    } else {
+    } else if (!r->ahead) {
         broker_pieces_release(b, c);
         claims_hand_back(b, c);
     }

@@ -38,8 +38,9 @@ enum {
     COLD_GAP_BYTES = 64 << 10,    /* so close, blocks are neighbours */
     COLD_CALL_BYTES = 40 << 20,   /* of a read, but for the first piece of a run */
     COLD_CALL_PIECES = 65536,
-    COLD_WANTS_KEPT = 64 << 10, /* bytes of memory for names, kept from read to read */
-    COLD_ROUNDS_MAX = 8,        /* a read that then still finds something missing is CALL_TIMEOUT */
+    COLD_WANTS_KEPT = 64 << 10,  /* bytes of memory for names, kept from read to read */
+    COLD_ROWS_BYTES = 512 << 10, /* of a range of rows */
+    COLD_ROUNDS_MAX = 8,         /* a read that then still finds something missing is CALL_TIMEOUT */
 };
 
 struct cold_range;
@@ -102,7 +103,8 @@ void cold_start(struct broker *b);
 bool cold_load(struct broker *b, struct call *c, uint32_t count, uint64_t bytes);
 /* The same of a read, whose pieces are not in any order: it goes on in read_run, with the job in c->found. */
 void cold_fetch(struct broker *b, struct call *c, const struct cold_want *wants, uint32_t count);
-void cold_fetch_rows(struct broker *b, struct call *c, struct buf *rows);      /* the same for rows (warm.c); takes them */
+void cold_fetch_rows(struct broker *b, struct call *c,
+                     struct buf *rows); /* the same for rows (warm.c), also of a pop: it arrives again; takes them */
 const struct cold_piece *cold_found(const struct call *c, uint64_t where);     /* of c->found; NULL: it was not read */
 uint64_t cold_found_bytes(const struct call *c);                               /* all that was read for it */
 void cold_found_drop(struct call *c);                                          /* a read has no use for its pieces any more */

@@ -173,6 +173,7 @@ static void call_arrive(struct broker *b, struct call *c)
     c->pieces = NULL;
     c->reading = c->found = NULL;
     c->rounds = 0;
+    c->warmed = 0;
     c->step = NULL;
     c->watches = NULL;
     c->watch_count = 0;
@@ -380,7 +381,7 @@ void inbox_turn(struct broker *b)
         call_list_remove(c);
         if (c->kind == CALL_READ) {
             read_run(b, c);
-        } else {
+        } else if (!warm_pop(b, c)) {
             parked_pop_arrive(b, c);
         }
     }

@@ -100,6 +100,7 @@ bool pieces_run_end(struct broker *b, struct call *c)
     if (count == 0 || c->rounds == COLD_ROUNDS_MAX) {
         cold_found_drop(c);
         c->rounds = 0;
+        c->warmed = 0;
         if (count > 0) call_finish(b, c, CALL_TIMEOUT);
         return count > 0;
     }

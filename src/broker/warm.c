@@ -3,16 +3,25 @@
  *   an entry is on its way to the disk -> warm_entry: the engine names what its commands will read (engine_rows_foreseen) -> jobs, urgent
  *   reader thread                      -> rows through the store's block cache, blocks of the log into the ranges (cold_read.c); or
  *                                         nothing, when the entry is applied already
- *   a read whose command is known      -> warm_read: the same, and the call waits for it (READING) before it runs
+ *   a read                             -> warm_read: the same, and the call waits for it (READING) before it runs
+ *   a pop pinned to a lane at rest     -> warm_pop: the same, before it looks whether there is anything for it
  *
  * Nobody waits for an entry's rows: what is not there in time is read where it is wanted, as if nothing had been foreseen, and counted there.
  *
- * Limits: WARM_JOBS_MAX jobs of WARM_WANTS_MAX ranges and blocks each; further ones are dropped, and counted. WARM_RANGE_BYTES a range. */
+ * Limits: WARM_JOBS_MAX jobs of WARM_WANTS_MAX ranges and blocks each; further ones are dropped, and counted. WARM_RANGE_BYTES a range of an
+ * entry, COLD_ROWS_BYTES of a read; a call waits for WARM_ROUNDS jobs, then it reads what is missing itself. */
 #include <stdlib.h>
 
 #include "broker/broker_internal.h"
 
-enum { WARM_JOBS_MAX = 64, WARM_WANTS_MAX = 16, WARM_RANGE_BYTES = 64 << 10, WARM_BLOCK_BYTES_MAX = 4 << 20 };
+enum {
+    WARM_JOBS_MAX = 64,
+    WARM_WANTS_MAX = 16,
+    WARM_RANGE_BYTES = 64 << 10,
+    WARM_BLOCK_BYTES_MAX = 4 << 20,
+    WARM_ROUNDS = 2,
+    SEARCH_MARK = UINT16_MAX, /* in the place of a key's length: a search by time follows */
+};
 
 struct warm_job {
     struct cold_job job;
@@ -34,14 +43,36 @@ void warm_rows_put(struct buf *rows, struct slice from, struct slice to)
     buf_slice(rows, to);
 }
 
-void warm_rows_read(struct store *store, struct slice rows)
+static void search_put(struct buf *rows, const struct engine_time_search *s)
 {
+    uint16_t head[2] = {SEARCH_MARK, sizeof *s};
+    buf_put(rows, head, sizeof head);
+    buf_put(rows, s, sizeof *s);
+}
+
+/* What cannot be read is not told, as of store_warm. */
+static void search_scan(void *ctx, struct slice from, struct slice to,
+                        bool (*row)(void *row_ctx, struct slice key, struct slice value), void *row_ctx)
+{
+    store_find(ctx, from, to, row, row_ctx, NULL, NULL);
+}
+
+void warm_rows_read(struct store *store, struct slice rows, size_t range_bytes)
+{
+    const struct engine_cold cold = {.ctx = store, .scan = search_scan};
     for (size_t at = 0; at < rows.len;) {
         uint16_t head[2];
         memcpy(head, rows.at + at, sizeof head);
         at += sizeof head;
+        if (head[0] == SEARCH_MARK) {
+            struct engine_time_search s;
+            memcpy(&s, rows.at + at, sizeof s);
+            engine_time_search_rows(&s, &cold);
+            at += sizeof s;
+            continue;
+        }
         struct slice from = slice_make(rows.at + at, head[0]), to = slice_make(rows.at + at + head[0], head[1]);
-        store_warm(store, from, to, WARM_RANGE_BYTES);
+        store_warm(store, from, to, range_bytes);
         at += (size_t)head[0] + head[1];
     }
 }
@@ -68,7 +99,7 @@ static void warm_run(struct cold_job *c)
 {
     struct warm_job *j = owner_of(c, struct warm_job, job);
     if (atomic_load_explicit(&j->broker->applied, memory_order_relaxed) >= j->index) return;
-    warm_rows_read(j->broker->store, buf_view(&j->rows));
+    warm_rows_read(j->broker->store, buf_view(&j->rows), WARM_RANGE_BYTES);
     cold_job_read(c);
     for (uint32_t i = 0; i < c->count; i++) {
         if (c->pieces[i].range != NULL) cold_range_drop(c->pieces[i].range);
@@ -181,16 +212,46 @@ static void read_block(void *ctx, uint64_t where, uint32_t bytes)
     (void)ctx, (void)where, (void)bytes; /* a read asks for these itself (piece.c) */
 }
 
+static void read_search(void *ctx, const struct engine_time_search *s)
+{
+    search_put(ctx, s);
+}
+
+static struct engine_foreseen foreseen_to(struct buf *rows, const struct call *c, bool *again)
+{
+    return (struct engine_foreseen){
+        .ctx = rows, .range = read_range, .block = read_block, .search = read_search, .warmed = c->warmed > 0, .again = again};
+}
+
+static bool rows_wait(struct broker *b, struct call *c, struct buf *rows, bool again)
+{
+    c->warmed = again ? c->warmed + 1 : WARM_ROUNDS;
+    if (rows->len == 0) return false;
+    cold_fetch_rows(b, c, rows);
+    return true;
+}
+
 bool warm_read(struct broker *b, struct call *c)
 {
     struct buf rows = {0};
-    struct engine_foreseen f = {.ctx = &rows, .range = read_range, .block = read_block};
+    bool again = false;
+    struct engine_foreseen f = foreseen_to(&rows, c, &again);
     struct slice rest = c->foreseen;
     struct command command;
-    if (c->rounds > 0 || c->late || !command_next(&rest, &command)) return false;
-    engine_rows_foreseen(b->engine, &command, &f);
-    if (rows.len == 0) return false;
-    c->rounds++;
-    cold_fetch_rows(b, c, &rows);
-    return true;
+    if (c->warmed >= WARM_ROUNDS || c->late || b->cold.reader == NULL) return false;
+    if (!f.warmed && command_next(&rest, &command)) engine_rows_foreseen(b->engine, &command, &f);
+    if (c->foresee != NULL) c->foresee(c, b->engine, b->now, &f);
+    return rows_wait(b, c, &rows, again);
+}
+
+bool warm_pop(struct broker *b, struct call *c)
+{
+    struct buf rows = {0};
+    bool again = false;
+    struct engine_foreseen f = foreseen_to(&rows, c, &again);
+    const struct pop_command *p = &c->pop;
+    if (p->scope != POP_PARTITION || c->warmed >= WARM_ROUNDS || b->cold.reader == NULL) return false;
+    if (c->warmed == 0 && !engine_lane_away(b->engine, p->tenant, p->queue, p->partition)) return false;
+    engine_pop_foreseen(b->engine, p, &f);
+    return rows_wait(b, c, &rows, again);
 }

@@ -325,13 +325,48 @@ void engine_visits_over(struct engine *e);
  * the command is on its way to the disk. A guess: what is left out is read when it is wanted. Reads nothing by itself; about as
  * much work as finding what the command names. At most FORESEEN_MAX of a command. */
 enum { FORESEEN_MAX = 1024 };
+struct engine_time_search {
+    uint32_t queue, lane;
+    uint64_t low, high; /* offsets whose rows are stored */
+    int64_t us;
+};
 struct engine_foreseen {
     void *ctx;
     /* Rows: the first of [from, to) on, as many as lie together. The slices live until it returns. */
     void (*range)(void *ctx, struct slice from, struct slice to);
     void (*block)(void *ctx, uint64_t where, uint32_t bytes); /* of the log, as engine_cold.block */
+    /* Rows that are found by time, one after the other (engine_time_search_rows). NULL: not told */
+    void (*search)(void *ctx, const struct engine_time_search *s);
+    bool warmed; /* what was told before has been read: lanes may be brought in, and what is wanted of them is told */
+    bool *again; /* NULL, or set to true when there will be more to tell then */
 };
 void engine_rows_foreseen(struct engine *e, const struct command *c, const struct engine_foreseen *f);
+/* Reads the rows that the search will look at, through `cold`. Any thread. */
+void engine_time_search_rows(const struct engine_time_search *s, const struct engine_cold *cold);
+
+/* The same of reads that are no commands, and of a pop that looks before it is one. Asked twice: first for lanes that are away; then `warmed`,
+ * which brings them in and tells what is wanted of them (appends, ids). */
+void engine_pop_foreseen(struct engine *e, const struct pop_command *pop, const struct engine_foreseen *f);
+void engine_fetch_foreseen(struct engine *e, struct uuid tenant, struct slice queue, struct slice partition, uint64_t offset,
+                           uint64_t bytes_max, uint32_t messages_max, const struct engine_foreseen *f);
+void engine_offset_foreseen(struct engine *e, struct uuid tenant, struct slice queue, struct slice partition, int64_t us,
+                            const struct engine_foreseen *f);
+void engine_standing_foreseen(struct engine *e, struct uuid tenant, struct slice queue, struct slice partition,
+                              const struct engine_foreseen *f); /* what its cursors' views show */
+void engine_message_foreseen(struct engine *e, uint32_t partition, struct slice transaction, const struct engine_foreseen *f);
+/* The message at this offset, and `before` ones before it. */
+void engine_messages_foreseen(struct engine *e, uint32_t partition, uint64_t offset, uint32_t before,
+                              const struct engine_foreseen *f);
+/* Lanes of the queue behind `after`, as a walk takes them: at most `lanes`, fewer when much had to be told. Gives how many were looked at;
+ * `all`: these are all there are. */
+enum foreseen_depth {
+    FORESEEN_LANES,   /* the lanes with their cursors */
+    FORESEEN_APPENDS, /* and the oldest append, and those where groups stand */
+};
+uint32_t engine_lanes_foreseen(struct engine *e, uint32_t queue, uint32_t after, uint32_t lanes, enum foreseen_depth depth,
+                               bool *all, const struct engine_foreseen *f);
+/* Is the lane known, and not in memory? */
+bool engine_lane_away(struct engine *e, struct uuid tenant, struct slice queue, struct slice partition);
 
 /* ---- reads (group thread, between entries) ------------------------------------------------------------------------ */
 

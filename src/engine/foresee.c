@@ -1,5 +1,5 @@
 /* Questions about what is in flight or to come: read only, no part of what an entry does. */
-#include "engine/engine_internal.h"
+#include "engine/foresee_inner.h"
 #include "engine/row.h"
 
 static uint64_t next_wanted(const struct cursor *c, const struct partition *p)
@@ -78,7 +78,8 @@ static bool lane_is_freed(struct engine *e, const struct ack_lane *l, const stru
 static void lane_tell(struct engine *e, const struct ack_command *a, const struct ack_lane *l, struct engine_now now,
                       void (*each)(void *ctx, uint32_t group_number, struct slice partition), void *ctx)
 {
-    struct partition *p = l->count > 0 && l->partition <= UINT32_MAX ? partition_at(e, (uint32_t)l->partition) : NULL;
+    const struct lane *lane = l->count > 0 && l->partition <= UINT32_MAX ? lane_at(e, (uint32_t)l->partition) : NULL;
+    const struct partition *p = lane == NULL ? NULL : lane->p; /* one that is leased is in memory */
     if (p == NULL) return;
     const struct queue *q = queue_at(e, p->queue);
     const struct group *g = q == NULL || !uuid_equal(q->tenant, a->tenant) ? NULL : group_find(e, q, a->group);
@@ -106,25 +107,19 @@ void engine_ack_frees(struct engine *e, const struct ack_command *a, struct engi
 
 /* ---- what left memory and will be wanted ---------------------------------------------------------------------------- */
 
-struct foresight {
-    struct engine *e;
-    const struct engine_foreseen *f;
-    uint32_t left;
-};
-
-static void range_tell(struct foresight *s, struct slice from, struct slice to)
+void foresee_range(struct foresight *s, struct slice from, struct slice to)
 {
     if (s->left == 0) return;
     s->left--;
     s->f->range(s->f->ctx, from, to);
 }
 
-static void lanes_tell(struct foresight *s, uint32_t queue, uint32_t number, uint32_t end)
+void foresee_lanes(struct foresight *s, uint32_t queue, uint32_t number, uint32_t end)
 {
     struct row_key from, to;
     row_key_lane(&from, queue, number);
     row_key_lane(&to, queue, end);
-    range_tell(s, row_key_view(&from), row_key_view(&to));
+    foresee_range(s, row_key_view(&from), row_key_view(&to));
 }
 
 /* Rows of runs from this offset on, with so many messages. A row may end behind them: a few more are told. */
@@ -135,27 +130,30 @@ static void runs_tell(struct foresight *s, uint32_t queue, uint32_t lane, uint64
     uint64_t most = UINT64_MAX - offset, more = count < most / 4 ? 2 * count + MORE : most;
     row_key_run(&from, queue, lane, offset);
     row_key_run(&to, queue, lane, offset + (more < most ? more : most));
-    range_tell(s, row_key_view(&from), row_key_view(&to));
+    foresee_range(s, row_key_view(&from), row_key_view(&to));
 }
 
-/* The lane if it is in memory; else its rows are told. */
-static struct partition *lane_foresee(struct foresight *s, uint32_t number)
+struct partition *foresee_lane(struct foresight *s, uint32_t number)
 {
     const struct lane *l = lane_at(s->e, number);
     if (l == NULL || l->p != NULL) return l == NULL ? NULL : l->p;
-    lanes_tell(s, l->queue, number, number + 1);
+    if (s->f->warmed) return partition_at(s->e, number);
+    foresee_lanes(s, l->queue, number, number + 1);
+    foresee_again(s);
     return NULL;
 }
 
-static struct partition *name_foresee(struct foresight *s, const struct queue *q, struct slice name)
+struct partition *foresee_name(struct foresight *s, const struct queue *q, struct slice name)
 {
     uint32_t away;
     struct partition *p = q == NULL ? NULL : partition_find_here(s->e, q, name, &away);
-    if (p == NULL && q != NULL && away != 0) lane_foresee(s, away);
-    return p;
+    if (p != NULL || q == NULL || away == 0) return p;
+    if (s->f->warmed) return partition_find(s->e, q, name);
+    foresee_lane(s, away);
+    return NULL;
 }
 
-static void messages_foresee(struct foresight *s, const struct partition *p, uint64_t from, uint64_t count)
+void foresee_messages(struct foresight *s, const struct partition *p, uint64_t from, uint64_t count)
 {
     uint64_t end = p->tail - from < count ? p->tail : from + count;
     if (from < p->start || from >= p->tail) return;
@@ -163,11 +161,22 @@ static void messages_foresee(struct foresight *s, const struct partition *p, uin
     if (missing < end && missing < run_memory_first(p)) runs_tell(s, p->queue, p->number, missing, end - missing);
 }
 
+void foresee_time(struct foresight *s, const struct partition *p, int64_t us)
+{
+    uint64_t stored_end = run_memory_first(p);
+    bool is_stored = p->tail > p->start && stored_end > p->start && us > p->start_us && p->last_created_us >= us &&
+                     (p->run_count == 0 || p->runs[0].created_us >= us);
+    if (!is_stored || s->f->search == NULL || s->left == 0) return;
+    s->left--;
+    struct engine_time_search t = {.queue = p->queue, .lane = p->number, .low = p->start, .high = stored_end, .us = us};
+    s->f->search(s->f->ctx, &t);
+}
+
 static void cursor_foresee(struct foresight *s, uint32_t at, uint64_t count)
 {
     const struct cursor *c = cursor_at(s->e, at);
-    const struct partition *p = lane_foresee(s, c->partition);
-    if (p != NULL) messages_foresee(s, p, next_wanted(c, p), count);
+    const struct partition *p = foresee_lane(s, c->partition);
+    if (p != NULL) foresee_messages(s, p, next_wanted(c, p), count);
 }
 
 /* Lanes that the group has not looked at: the next ones to be brought in, and the messages it begins with. */
@@ -181,9 +190,9 @@ static void unseen_foresee(struct foresight *s, const struct queue *q, uint32_t 
         const struct lane *l = lane_at(s->e, number);
         if (l == NULL) return;
         if (l->p != NULL) {
-            messages_foresee(s, l->p, l->p->start, count);
+            foresee_messages(s, l->p, l->p->start, count);
         } else {
-            if (!told) lanes_tell(s, l->queue, number, number + LANES_TOGETHER);
+            if (!told) foresee_lanes(s, l->queue, number, number + LANES_TOGETHER);
             if (l->oldest_s != 0) runs_tell(s, l->queue, number, 0, count);
             told = true;
         }
@@ -226,6 +235,21 @@ static void queue_pop_foresee(struct foresight *s, const struct queue *q, const 
     if (lanes > 0 && g->scan != q->partition_last && g->mode == SUBSCRIBE_ALL) unseen_foresee(s, q, g->scan, lanes, pop->batch);
 }
 
+static void pinned_pop_foresee(struct foresight *s, const struct queue *q, const struct pop_command *pop)
+{
+    const struct partition *p = foresee_name(s, q, pop->partition);
+    const struct group *g = p == NULL ? NULL : group_find(s->e, q, pop->group);
+    uint32_t at = g == NULL ? 0 : cursor_find(s->e, p, g->number);
+    uint8_t mode = g != NULL && g->registered ? g->mode : pop->mode;
+    if (at != 0) {
+        cursor_foresee(s, at, pop->batch);
+    } else if (p != NULL && (mode == SUBSCRIBE_ALL || slice_is(pop->group, QUEUE_MODE_GROUP))) {
+        foresee_messages(s, p, p->start, pop->batch);
+    } else if (p != NULL && mode != SUBSCRIBE_NEW) {
+        foresee_time(s, p, g != NULL && g->registered ? g->from_us : pop->from_us);
+    }
+}
+
 static void pop_foresee(struct foresight *s, const struct command *c)
 {
     struct pop_command pop;
@@ -234,16 +258,16 @@ static void pop_foresee(struct foresight *s, const struct command *c)
     if (q == NULL) return;
     if (pop.scope == POP_QUEUE) {
         queue_pop_foresee(s, q, &pop);
-        return;
+    } else {
+        pinned_pop_foresee(s, q, &pop);
     }
-    const struct partition *p = name_foresee(s, q, pop.partition);
-    const struct group *g = p == NULL ? NULL : group_find(s->e, q, pop.group);
-    uint32_t at = g == NULL ? 0 : cursor_find(s->e, p, g->number);
-    if (at != 0) {
-        cursor_foresee(s, at, pop.batch);
-    } else if (p != NULL && (pop.mode == SUBSCRIBE_ALL || slice_is(pop.group, QUEUE_MODE_GROUP))) {
-        messages_foresee(s, p, p->start, pop.batch);
-    }
+}
+
+void engine_pop_foreseen(struct engine *e, const struct pop_command *pop, const struct engine_foreseen *f)
+{
+    struct foresight s = {.e = e, .f = f, .left = FORESEEN_MAX};
+    const struct queue *q = queue_find(e, pop->tenant, pop->queue);
+    if (q != NULL && pop->scope == POP_PARTITION) pinned_pop_foresee(&s, q, pop);
 }
 
 /* Ids of old messages are looked up in the store. Asking for each whether it is such a one costs as much as the look-up in memory, so it is
@@ -259,7 +283,7 @@ static bool ids_are_old(struct engine *e)
 
 static void id_tell(void *ctx, struct slice from, struct slice to)
 {
-    range_tell(ctx, from, to);
+    foresee_range(ctx, from, to);
 }
 
 static void ids_pushed_foresee(struct foresight *s, const struct queue *q, const struct partition *p,
@@ -287,7 +311,7 @@ static void push_foresee(struct foresight *s, const struct command *c)
     if ((!ids && lanes_are_here(s->e)) || !push_decode(c, &push)) return;
     while (push_group_next(&push.groups, &g)) {
         const struct queue *q = queue_find(s->e, push.tenant, g.queue);
-        const struct partition *p = name_foresee(s, q, g.partition);
+        const struct partition *p = foresee_name(s, q, g.partition);
         if (p != NULL && ids) ids_pushed_foresee(s, q, p, &g);
     }
 }
@@ -306,7 +330,7 @@ static void lease_foresee(struct foresight *s, const struct queue *q, const stru
 
 static void lane_ack_foresee(struct foresight *s, const struct ack_command *ack, uint32_t lane)
 {
-    const struct partition *p = lane_foresee(s, lane);
+    const struct partition *p = foresee_lane(s, lane);
     const struct queue *q = p == NULL ? NULL : queue_at(s->e, p->queue);
     const struct group *g = q == NULL ? NULL : group_find(s->e, q, ack->group);
     uint32_t at = g == NULL ? 0 : cursor_find(s->e, p, g->number);
@@ -339,7 +363,7 @@ static void path_foresee(struct foresight *s, struct uuid tenant, struct slice n
     char to[sizeof from];
     memcpy(to, from, 1 + len);
     to[1 + len] = 0;
-    range_tell(s, slice_make(from, 1 + len), slice_make(to, 2 + len));
+    foresee_range(s, slice_make(from, 1 + len), slice_make(to, 2 + len));
 }
 
 /* The page's values that left: a range from the first of them on, and another one behind each TOGETHER bytes. */
@@ -361,7 +385,7 @@ static void prefix_foresee(struct foresight *s, struct uuid tenant, const struct
         if (!kv_value_absent(r)) continue;
         if (bytes >= TOGETHER) {
             memcpy(from + 1, row.at, row.len);
-            range_tell(s, slice_make(from, 1 + row.len), slice_make(to, 1 + end.len));
+            foresee_range(s, slice_make(from, 1 + row.len), slice_make(to, 1 + end.len));
             bytes = 0;
         }
         bytes += r->value_len;
@@ -385,13 +409,31 @@ static void kv_foresee(struct foresight *s, const struct command *c)
     }
 }
 
+/* The permits of a lock stand together. */
+static void locks_foresee(struct foresight *s, const struct command *c)
+{
+    struct locks_command locks;
+    struct lock_op op;
+    char key[256 + 1], from[1 + KV_PATH_MAX], to[1 + KV_PATH_MAX];
+    struct slice end;
+    if (s->e->kv_absent_bytes == 0 || !locks_decode(c, &locks)) return;
+    from[0] = to[0] = ROW_KV;
+    while (lock_op_next(&locks.ops, &op)) {
+        memcpy(key, op.name.at, op.name.len);
+        key[op.name.len] = '#';
+        size_t len = kv_path(from + 1, locks.tenant, slice_of(LOCK_NAME_SPACE), slice_make(key, op.name.len + 1));
+        if (tree_prefix_end(slice_make(from + 1, len), to + 1, &end))
+            foresee_range(s, slice_make(from, 1 + len), slice_make(to, 1 + end.len));
+    }
+}
+
 static void positions_foresee(struct foresight *s, const struct command *c)
 {
     struct positions_command positions;
     struct position_item item;
     if (lanes_are_here(s->e) || !positions_decode(c, &positions)) return;
     while (position_next(&positions.items, &item))
-        name_foresee(s, queue_find(s->e, positions.tenant, item.queue), item.partition);
+        foresee_name(s, queue_find(s->e, positions.tenant, item.queue), item.partition);
 }
 
 static void trim_foresee(struct foresight *s, const struct command *c)
@@ -403,7 +445,7 @@ static void trim_foresee(struct foresight *s, const struct command *c)
         trim_item_read(&trim, i, &item);
         const struct lane *l = lane_at(s->e, item.partition);
         if (l == NULL) continue;
-        const struct partition *p = lane_foresee(s, item.partition);
+        const struct partition *p = foresee_lane(s, item.partition);
         if (p == NULL || p->start < run_memory_first(p))
             runs_tell(s, l->queue, item.partition, p == NULL ? 0 : p->start, UINT64_MAX);
     }
@@ -424,7 +466,7 @@ static void step_foresee(struct foresight *s, const struct command *c)
 static void timer_lane_foresee(void *ctx, struct uuid tenant, struct slice queue, struct slice partition)
 {
     struct foresight *s = ctx;
-    name_foresee(s, queue_find(s->e, tenant, queue), partition);
+    foresee_name(s, queue_find(s->e, tenant, queue), partition);
 }
 
 void engine_rows_foreseen(struct engine *e, const struct command *c, const struct engine_foreseen *f)
@@ -447,6 +489,9 @@ void engine_rows_foreseen(struct engine *e, const struct command *c, const struc
         return;
     case COMMAND_KV:
         kv_foresee(&s, c);
+        return;
+    case COMMAND_LOCKS:
+        locks_foresee(&s, c);
         return;
     case COMMAND_POSITIONS:
         positions_foresee(&s, c);

@@ -204,15 +204,34 @@ bool run_find_here(const struct engine *e, const struct partition *p, uint64_t o
     return offset < run_memory_first(p) ? read_back_find(e, p->number, offset, out) : run_find(e, p, offset, out);
 }
 
-/* Of the stored runs all before this offset were created before `us`, and the first that was not is near: found by halves, so that a lane's
- * history may be long. */
-static uint64_t run_search_from(const struct engine *e, const struct partition *p, int64_t us)
+/* Where searches by time look: the engine's rows, or, on other threads, what the store has of them. */
+struct time_search {
+    const struct engine *e; /* NULL: `cold` only */
+    const struct engine_cold *cold;
+    struct engine_time_search in;
+};
+
+static void time_search_look(const struct time_search *t, struct run_search *s)
+{
+    struct row_key from, to;
+    row_key_run(&from, t->in.queue, t->in.lane, s->offset);
+    row_key_run(&to, t->in.queue, t->in.lane, UINT64_MAX);
+    if (t->e != NULL) {
+        run_rows_scan(t->e, &from, &to, run_row_search, s);
+    } else {
+        t->cold->scan(t->cold->ctx, row_key_view(&from), row_key_view(&to), run_row_search, s);
+    }
+}
+
+/* The first stored run at or after the time. Its place is found by halves, so that a lane's history may be long. */
+static bool time_search_go(const struct time_search *t, struct run *found)
 {
     enum { NEAR_OFFSETS = 4096 };
-    uint64_t low = p->start, high = run_memory_first(p);
+    uint64_t low = t->in.low, high = t->in.high;
+    int64_t us = t->in.us;
     while (high - low > NEAR_OFFSETS) {
         struct run_search s = {.offset = low + (high - low) / 2};
-        run_search_cold(e, p, &s);
+        time_search_look(t, &s);
         if (!s.hit || s.found.first > s.offset) break;
         if (s.found.created_us >= us) {
             if (s.found.first <= low) break;
@@ -221,7 +240,17 @@ static uint64_t run_search_from(const struct engine *e, const struct partition *
             low = run_end(&s.found);
         }
     }
-    return low;
+    struct run_search s = {.offset = low, .created_us = us < 1 ? 1 : us};
+    time_search_look(t, &s);
+    *found = s.found;
+    return s.hit;
+}
+
+void engine_time_search_rows(const struct engine_time_search *s, const struct engine_cold *cold)
+{
+    struct time_search t = {.cold = cold, .in = *s};
+    struct run found;
+    time_search_go(&t, &found);
 }
 
 uint64_t run_offset_at(const struct engine *e, const struct partition *p, int64_t us)
@@ -230,9 +259,10 @@ uint64_t run_offset_at(const struct engine *e, const struct partition *p, int64_
     if (us <= p->start_us) return p->start;
     if (p->run_count == 0 || p->runs[0].created_us >= us) {
         if (run_memory_first(p) > p->start) {
-            struct run_search s = {.offset = run_search_from(e, p, us), .created_us = us < 1 ? 1 : us};
-            run_search_cold(e, p, &s);
-            if (s.hit && s.found.first < run_memory_first(p)) return s.found.first < p->start ? p->start : s.found.first;
+            struct time_search t = {.e = e, .in = {p->queue, p->number, p->start, run_memory_first(p), us}};
+            struct run found;
+            if (time_search_go(&t, &found) && found.first < run_memory_first(p))
+                return found.first < p->start ? p->start : found.first;
         }
         return run_memory_first(p);
     }

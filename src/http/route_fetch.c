@@ -22,6 +22,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/clock.h"
 #include "base/hash.h"
 #include "base/isotime.h"
 #include "base/limits.h"
@@ -31,6 +32,7 @@
 #include "http/render.h"
 #include "http/route.h"
 #include "http/timer_payload.h"
+#include "http/visit.h"
 
 enum {
     FETCH_BYTES_DEFAULT = 1 << 20,
@@ -56,6 +58,7 @@ struct fetch_plan {
     struct fetch_entry *entries;
     uint32_t count;
     int64_t wait_ms, bytes_min, bytes_max;
+    bool by_time; /* offsets are looked for */
 };
 
 /* ---- reading bodies ----------------------------------------------------------------------------------------------- */
@@ -302,20 +305,31 @@ static void read_after(struct request *r)
     answer_json(r, r->call.status == 0 ? 200 : r->call.status);
 }
 
+/* The lanes that are named, and the appends from the offset, or the time, on. */
+static void entries_foresee(struct call *c, struct engine *e, struct engine_now now, const struct engine_foreseen *f)
+{
+    const struct fetch_plan *p = c->foresee_ctx;
+    const struct request *r = c->read_ctx;
+    (void)now;
+    for (uint32_t i = 0; i < p->count; i++) {
+        const struct fetch_entry *in = &p->entries[i];
+        if (p->by_time)
+            engine_offset_foreseen(e, r->tenant, in->queue, in->partition, in->us, f);
+        else
+            engine_fetch_foreseen(e, r->tenant, in->queue, in->partition, in->offset, in->bytes_max, FETCH_MESSAGES_MAX, f);
+    }
+}
+
 static void read_submit(struct request *r, struct fetch_plan *p, int64_t deadline_ms,
                         void (*read)(struct call *c, struct engine *e, struct engine_now now))
 {
     r->route_data = p;
+    r->call.foresee = entries_foresee;
+    r->call.foresee_ctx = p;
     r->call.kind = CALL_READ;
     r->call.read = read;
     r->call.read_ctx = r;
     request_submit(r, (uint32_t)deadline_ms, read_after);
-}
-
-static void field_text(struct buf *out, const char *key, struct slice text)
-{
-    buf_text(out, key);
-    render_text(out, text);
 }
 
 static void bounds_render(struct buf *out, uint64_t start, uint64_t tail)
@@ -495,7 +509,9 @@ static void offsets_read(struct call *c, struct engine *e, struct engine_now now
 void route_fetch_offsets(struct request *r)
 {
     struct fetch_plan *p = plan_read(r, FETCH_OFFSETS);
-    if (p != NULL) read_submit(r, p, r->http->config->pop_timeout_ms, offsets_read);
+    if (p == NULL) return;
+    p->by_time = true;
+    read_submit(r, p, r->http->config->pop_timeout_ms, offsets_read);
 }
 
 /* ---- partitions/changed ------------------------------------------------------------------------------------------- */
@@ -529,10 +545,10 @@ static bool cursor_read(uint64_t seed, const struct queue_view *q, struct slice 
     return slice_equal(text, slice_make(again, CURSOR_TEXT));
 }
 
-static void lane_render(struct buf *out, const struct partition_view *v)
+static void lane_render(struct buf *out, struct engine *e, const struct lane_view *v)
 {
     buf_text(out, "{\"id\":");
-    render_uuid(out, v->id);
+    render_uuid(out, engine_lane_id(e, v));
     field_text(out, ",\"name\":", v->name);
     buf_text(out, ",\"lastOffset\":");
     buf_signed(out, (int64_t)v->tail_offset - 1);
@@ -543,71 +559,112 @@ static void lane_render(struct buf *out, const struct partition_view *v)
     buf_byte(out, '}');
 }
 
+/* Where the answer is: in visits, each of some lanes. */
 struct changed {
-    struct request *r;
-    struct engine *e;
-    struct engine_now now;
-    uint64_t seed;
-    uint32_t scans_left; /* of the whole call */
+    const struct fetch_plan *plan;
+    uint32_t at, after, rows; /* entry; its lane and how many are in the answer */
+    uint32_t scans_left;      /* of the whole call */
+    uint32_t foreseen;        /* lanes of the next visit whose rows were read before it */
+    int64_t safe_us;          /* of the first visit: what is appended later is not in the answer, or may not be */
+    bool begun, inside;       /* inside: of the entry's list of lanes */
 };
 
-static void lanes_render(struct buf *out, struct changed *s, const struct fetch_entry *in, const struct queue_view *q,
-                         uint32_t after)
+static void changed_foresee(struct call *c, struct engine *e, struct engine_now now, const struct engine_foreseen *f)
 {
-    struct partition_view v;
-    uint32_t rows = 0;
-    bool more = engine_partition_next(s->e, q->number, after, s->now, &v);
-    buf_text(out, ",\"partitions\":[");
-    while (more && rows < in->limit && s->scans_left > 0) {
+    struct changed *s = c->foresee_ctx;
+    struct request *r = c->read_ctx;
+    const struct fetch_entry *in = &s->plan->entries[s->at];
+    struct queue_view q;
+    uint32_t after = s->after;
+    bool all;
+    (void)now;
+    s->foreseen = 0;
+    if (s->at == s->plan->count || !engine_queue_get(e, r->tenant, in->queue, &q)) return;
+    if (!s->inside && in->after.len > 0 && !cursor_read(request_seed(r), &q, in->after, &after)) return;
+    s->foreseen = engine_lanes_foreseen(e, q.number, after, VISIT_LANES, FORESEEN_LANES, &all, f);
+}
+
+/* The next lanes of the entry. False: it has its end. */
+static bool lanes_render(struct buf *out, struct request *r, struct changed *s, const struct fetch_entry *in, struct engine *e,
+                         const struct queue_view *q)
+{
+    struct lane_view v;
+    uint32_t most = s->foreseen > 0 ? s->foreseen : VISIT_LANES;
+    int64_t began_us = clock_mono_us();
+    bool more = true, full = false;
+    for (uint32_t n = 0; more && !full; n++) {
+        if (n == most || (n % 8 == 7 && visit_over(began_us))) return true;
+        more = engine_lane_next(e, q->number, s->after, &v);
+        full = s->rows >= in->limit || s->scans_left == 0;
+        if (!more || full) break;
         if (in->us == INT64_MIN || (v.last_created_us != 0 && v.last_created_us >= in->us)) {
-            if (rows++ > 0) buf_byte(out, ',');
-            lane_render(out, &v);
+            if (s->rows++ > 0) buf_byte(out, ',');
+            lane_render(out, e, &v);
         }
-        after = v.number;
+        s->after = v.number;
         s->scans_left--;
-        more = engine_partition_next(s->e, q->number, after, s->now, &v);
     }
     buf_text(out, "],\"next\":");
     if (more) {
         char text[CURSOR_TEXT + 1];
-        cursor_text(s->seed, q, after, text);
+        cursor_text(request_seed(r), q, s->after, text);
         buf_printf(out, "\"%s\"", text);
     } else {
         buf_text(out, "null");
     }
+    return false;
 }
 
-static void changed_render(struct buf *out, struct changed *s, const struct fetch_entry *in)
+/* Some more of the entry. False: it has its end. A queue that is deleted between two visits has no lanes any more. */
+static bool changed_render(struct buf *out, struct request *r, struct changed *s, struct engine *e)
 {
+    const struct fetch_entry *in = &s->plan->entries[s->at];
     struct queue_view q;
-    uint32_t after = 0;
-    field_text(out, "{\"queue\":", in->queue);
-    if (!engine_queue_get(s->e, s->r->tenant, in->queue, &q))
-        buf_text(out, ",\"error\":\"UNKNOWN_TOPIC_OR_PARTITION\"");
-    else if (in->after.len > 0 && !cursor_read(s->seed, &q, in->after, &after))
-        buf_text(out, ",\"error\":\"BAD_CURSOR\"");
-    else
-        lanes_render(out, s, in, &q, after);
-    buf_byte(out, '}');
+    bool known = engine_queue_get(e, r->tenant, in->queue, &q);
+    if (!s->inside) {
+        field_text(out, s->at == 0 ? "{\"queue\":" : ",{\"queue\":", in->queue);
+        s->after = s->rows = 0;
+        if (!known) buf_text(out, ",\"error\":\"UNKNOWN_TOPIC_OR_PARTITION\"");
+        if (known && in->after.len > 0 && !cursor_read(request_seed(r), &q, in->after, &s->after)) {
+            buf_text(out, ",\"error\":\"BAD_CURSOR\"");
+            known = false;
+        }
+        if (known) buf_text(out, ",\"partitions\":[");
+        s->inside = known;
+    } else if (!known) {
+        buf_text(out, "],\"next\":null");
+        s->inside = false;
+    }
+    s->inside = s->inside && lanes_render(out, r, s, in, e, &q);
+    if (!s->inside) buf_byte(out, '}');
+    return s->inside;
 }
 
-static void changed_read(struct call *c, struct engine *e, struct engine_now now)
+static bool changed_visit(struct request *r, void *data, struct buf *out, struct engine *e, struct engine_now now)
 {
-    struct request *r = c->read_ctx;
-    const struct fetch_plan *p = r->route_data;
-    struct changed s = {.r = r, .e = e, .now = now, .seed = request_seed(r), .scans_left = LANES_SCANNED_MAX};
-    buf_text(&c->answer, "{\"entries\":[");
-    for (uint32_t i = 0; i < p->count; i++) {
-        if (i > 0) buf_byte(&c->answer, ',');
-        changed_render(&c->answer, &s, &p->entries[i]);
+    struct changed *s = data;
+    (void)now;
+    if (!s->begun) {
+        s->begun = true;
+        s->safe_us = engine_safe_time_us(e);
+        buf_text(out, "{\"entries\":[");
     }
-    buf_text(&c->answer, "],\"safeTime\":");
-    render_time_us(&c->answer, engine_safe_time_us(e));
-    buf_text(&c->answer, ",\"safeTimeDegraded\":false}");
+    if (s->at < s->plan->count && !changed_render(out, r, s, e)) s->at++;
+    if (s->at < s->plan->count) return true;
+    buf_text(out, "],\"safeTime\":");
+    render_time_us(out, s->safe_us);
+    buf_text(out, ",\"safeTimeDegraded\":false}");
+    return false;
 }
 
 void route_partitions_changed(struct request *r)
 {
     struct fetch_plan *p = plan_read(r, FETCH_CHANGED);
-    if (p != NULL) read_submit(r, p, r->http->config->pop_timeout_ms, changed_read);
+    if (p == NULL) return;
+    struct changed *s = arena_zero(request_arena(r), sizeof *s);
+    s->plan = p;
+    s->scans_left = LANES_SCANNED_MAX;
+    r->call.foresee = changed_foresee;
+    r->call.foresee_ctx = s;
+    visits_answer(r, changed_visit, s);
 }

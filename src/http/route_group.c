@@ -478,8 +478,24 @@ static bool positions_visit(struct request *r, void *data, struct buf *out, stru
     return more;
 }
 
+/* The lanes that the next visit names. */
+static void positions_foresee(struct call *c, struct engine *e, struct engine_now now, const struct engine_foreseen *f)
+{
+    const struct positions *p = c->foresee_ctx;
+    const struct request *r = c->read_ctx;
+    (void)now;
+    for (uint32_t n = 0; n < VISIT_LANES && p->at + n < p->count; n++) {
+        const struct position_entry *entry = &p->entries[p->at + n];
+        engine_standing_foreseen(e, r->tenant, entry->queue, entry->partition, f);
+    }
+}
+
 void route_group_positions(struct request *r)
 {
     struct positions *p = arena_zero(request_arena(r), sizeof *p);
-    if (positions_read(r, p)) visits_answer(r, positions_visit, p);
+    if (!positions_read(r, p)) return;
+    r->call.foresee = positions_foresee;
+    r->call.foresee_ctx = p;
+    if (p->all) walk_foreseen(r, &p->walk, FORESEEN_APPENDS);
+    visits_answer(r, positions_visit, p);
 }

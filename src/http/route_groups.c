@@ -161,6 +161,7 @@ void route_group_list(struct request *r)
 {
     struct groups *s = arena_zero(request_arena(r), sizeof *s);
     s->arena = request_arena(r);
+    walk_foreseen(r, &s->walk, FORESEEN_APPENDS);
     visits_then(r, groups_visit, s, groups_after);
 }
 
@@ -285,6 +286,7 @@ void route_group_detail(struct request *r)
     struct group_cursors *s = arena_zero(request_arena(r), sizeof *s);
     s->arena = request_arena(r);
     s->group = r->params[0];
+    walk_foreseen(r, &s->walk, FORESEEN_APPENDS);
     visits_then(r, detail_visit, s, detail_after);
 }
 
@@ -393,5 +395,6 @@ void route_group_lagging(struct request *r)
     if (seconds < 0) seconds = 0;
     s->lag_us = seconds > INT64_MAX / 2000000 ? INT64_MAX / 2 : seconds * 1000000;
     s->arena = request_arena(r);
+    walk_foreseen(r, &s->walk, FORESEEN_APPENDS);
     visits_answer(r, lagging_visit, s);
 }

@@ -125,6 +125,7 @@ void route_locks(struct request *r)
     struct command c;
     must(command_next(&encoded, &c) && locks_decode(&c, &p->command));
     r->call.kind = CALL_READ;
+    r->call.foreseen = buf_view(&r->command);
     r->call.read = locks_read;
     r->call.read_ctx = p;
     request_submit(r, timeout_ms, read_after);

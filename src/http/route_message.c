@@ -343,7 +343,7 @@ static bool list_visit(struct request *r, void *data, struct buf *out, struct en
         if (lanes_look(r, l, e, now)) return true;
         l->merging = true;
         for (uint32_t i = l->head_count / 2 + 1; i-- > 0;) head_sink(l, i);
-        if (l->head_count > VISIT_LANES) return true;
+        return true; /* what it looks at next is foreseen */
     }
     struct list_visit v = {.r = r, .l = l, .e = e, .now = now, .out = out};
     if (!l->opened) buf_text(out, "{\"messages\":[");
@@ -355,6 +355,23 @@ static bool list_visit(struct request *r, void *data, struct buf *out, struct en
     if (l->status != -2 && !list_full(l) && more) return true;
     field_number(out, "],\"total\":", l->rows);
     return false;
+}
+
+static void list_foresee(struct call *c, struct engine *e, struct engine_now now, const struct engine_foreseen *f)
+{
+    enum { HEADS = 32, BEFORE = 32 };
+    struct list *l = c->foresee_ctx;
+    const struct request *r = c->read_ctx;
+    (void)now;
+    l->walk.queue = l->queue;
+    if (!l->merging && l->queue.len > 0 && l->partition.len > 0)
+        engine_offset_foreseen(e, r->tenant, l->queue, l->partition, l->to_us, f);
+    else if (!l->merging)
+        lane_walk_foresee(&l->walk, r, e, f);
+    for (uint32_t i = l->shown; l->merging && i < l->taken_count; i++)
+        engine_messages_foreseen(e, l->taken[i].lane, l->taken[i].offset, 0, f);
+    for (uint32_t i = 0; l->merging && i < HEADS && i < l->head_count; i++)
+        engine_messages_foreseen(e, l->heads[i].lane, l->heads[i].offset, BEFORE, f);
 }
 
 static void list_after(struct request *r, void *data)
@@ -405,6 +422,8 @@ void route_message_list(struct request *r)
     query_text(r, "task", &l->task);
     l->status = query_text(r, "status", &status) ? status_of(status) : -1;
     l->arena = request_arena(r);
+    r->call.foresee = list_foresee;
+    r->call.foresee_ctx = l;
     visits_then(r, list_visit, l, list_after);
 }
 
@@ -564,11 +583,21 @@ static bool detail_visit(struct request *r, void *data, struct buf *out, struct 
     return state == SEARCH_FOUND ? detail_answer(r, out, e, now, &lane, f->offset) : not_found(r, out);
 }
 
+static void detail_foresee(struct call *c, struct engine *e, struct engine_now now, const struct engine_foreseen *f)
+{
+    const struct find *find = c->foresee_ctx;
+    uint32_t number = lane_number_of_id(find->partition);
+    (void)now;
+    if (number != 0 && !find->searching) engine_message_foreseen(e, number, find->transaction, f);
+}
+
 void route_message_detail(struct request *r)
 {
     struct find *f = arena_zero(request_arena(r), sizeof *f);
     if (!path_names_good(r, 2)) return;
     f->partition = r->params[0];
     f->transaction = r->params[1];
+    r->call.foresee = detail_foresee;
+    r->call.foresee_ctx = f;
     visits_answer(r, detail_visit, f);
 }

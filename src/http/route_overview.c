@@ -106,6 +106,7 @@ static struct sums *sums_new(struct request *r)
 {
     struct sums *s = arena_zero(request_arena(r), sizeof *s);
     s->arena = request_arena(r);
+    walk_foreseen(r, &s->walk, FORESEEN_APPENDS);
     return s;
 }
 
@@ -407,5 +408,6 @@ void route_queue_sizes(struct request *r)
 {
     struct sizes *s = arena_zero(request_arena(r), sizeof *s);
     s->walk.queue = r->params[0];
+    walk_foreseen(r, &s->walk, FORESEEN_LANES);
     visits_answer(r, sizes_visit, s);
 }

@@ -252,6 +252,7 @@ void route_queue_list(struct request *r)
     l->query.lanes = query_text(r, "stats", &stats) && slice_is(stats, "lanes");
     query_text(r, "namespace", &l->query.name_space);
     query_text(r, "task", &l->query.task);
+    if (!l->query.lanes) walk_foreseen(r, &l->walk, FORESEEN_LANES);
     visits_answer(r, list_visit, l);
 }
 
@@ -310,6 +311,7 @@ static struct lane_rows *lane_rows_new(struct request *r)
     struct lane_rows *l = arena_zero(request_arena(r), sizeof *l);
     l->arena = request_arena(r);
     l->walk.queue = r->params[0];
+    walk_foreseen(r, &l->walk, FORESEEN_APPENDS);
     return l;
 }
 
@@ -559,5 +561,6 @@ void route_queue_depth(struct request *r)
     query_text(r, "group", &d->wanted);
     d->arena = request_arena(r);
     d->walk.queue = r->params[0];
+    walk_foreseen(r, &d->walk, FORESEEN_LANES);
     visits_then(r, depth_visit, d, depth_after);
 }

@@ -105,14 +105,53 @@ bool lane_walk_go(struct lane_walk *w, struct request *r, struct engine *e, stru
     for (uint32_t n = 0; !w->over; n++, w->walked++) {
         bool late = w->begun && (w->walked >= LANES_WALKED_MAX || r->call.late || began_us - w->began_us > WALK_US_MAX);
         if (late) w->partial = w->over = true;
-        if (late || n == VISIT_LANES || (n % 8 == 7 && visit_over(began_us))) break;
+        if (late || n == VISIT_LANES || (w->foreseen > 0 && n >= w->foreseen) || (n % 8 == 7 && visit_over(began_us))) break;
         w->over = !walk_step(w, r, e, now, each, &q, &inside);
     }
     w->inside = inside;
     return !w->over;
 }
 
+/* What the next visit will look at, from the lane where the last one ended on; which queues the walker leaves out is not known here. */
+void lane_walk_foresee(struct lane_walk *w, const struct request *r, struct engine *e, const struct engine_foreseen *f)
+{
+    struct lane_walk ahead = *w;
+    struct queue_view q;
+    uint32_t looked = 0;
+    if (!f->warmed) w->foreseen = 0;
+    if (w->over) return;
+    bool inside = w->inside && engine_queue_next(e, r->tenant, w->at_queue - 1, &q) && q.number == w->at_queue, all = true;
+    if (inside) looked = engine_lanes_foreseen(e, q.number, w->at_lane, VISIT_LANES, w->depth, &all, f);
+    while (all && looked < VISIT_LANES && walk_queue(&ahead, r->tenant, e, &q)) {
+        ahead.begun = true;
+        ahead.at_queue = q.number;
+        looked += 1 + engine_lanes_foreseen(e, q.number, 0, VISIT_LANES - looked, w->depth, &all, f);
+    }
+    if (!f->warmed) w->foreseen = looked;
+}
+
+static void walk_foresee(struct call *c, struct engine *e, struct engine_now now, const struct engine_foreseen *f)
+{
+    (void)now;
+    lane_walk_foresee(c->foresee_ctx, c->read_ctx, e, f);
+}
+
+void walk_foreseen(struct request *r, struct lane_walk *w, enum foreseen_depth depth)
+{
+    w->depth = depth;
+    r->call.foresee = walk_foresee;
+    r->call.foresee_ctx = w;
+}
+
 /* ---- addresses ------------------------------------------------------------------------------------------------------ */
+
+uint32_t lane_number_of_id(struct slice id)
+{
+    uint64_t number;
+    struct uuid uuid;
+    if (!body_partition_number(id, &number)) number = uuid_parse(id, &uuid) ? thing_number(uuid) : 0;
+    return number > UINT32_MAX ? 0 : (uint32_t)number;
+}
 
 bool lane_of_id(struct engine *e, struct uuid tenant, struct slice id, struct lane_view *out)
 {

@@ -2,8 +2,8 @@
  * pieces of answers.
  *
  * A read of many lanes would hold up everything else if it were done in one go. So it is done in visits: each looks at lanes for VISIT_US,
- * at most VISIT_LANES, and then the group thread does its other work. (A lane is about 0.3 us; one whose appends left memory costs a look
- * into the store, 100 us.) A listing that takes several visits is not a picture of one moment: what changed meanwhile is seen or not. It
+ * at most VISIT_LANES, and then the group thread does its other work. Rows of lanes at rest are read by other threads before each visit
+ * (walk_foreseen). (A lane is about 0.3 us; one that is read back from the store's cache 3 us, each append that is looked at 10 us.) A listing that takes several visits is not a picture of one moment: what changed meanwhile is seen or not. It
  * ends with what it has after LANES_WALKED_MAX lanes or WALK_US_MAX (`partial` says so).
  *
  * Threads: visits run on the group thread, all else on the edge's; what they hand each other is in the request's arena, or in malloc'd
@@ -41,6 +41,8 @@ struct lane_walk {
     int64_t began_us;
     bool partial; /* it ended early */
     bool begun, over, inside;
+    enum foreseen_depth depth; /* what each->lane asks of lanes */
+    uint32_t foreseen;         /* lanes of the next visit whose rows were read before it; 0 = as many as there is time for */
 };
 
 /* What to do with each queue, before its lanes, and with each lane. Either may be NULL. `queue` gives false to leave its lanes out. */
@@ -50,6 +52,10 @@ struct lane_walker {
     void *ctx;
 };
 
+/* Before visits_then and visits_answer: visits are part of this walk. */
+void walk_foreseen(struct request *r, struct lane_walk *w, enum foreseen_depth depth);
+/* The same, of a read that wants other things too. */
+void lane_walk_foresee(struct lane_walk *w, const struct request *r, struct engine *e, const struct engine_foreseen *f);
 /* One visit's part of the walk. True: there is more. */
 bool lane_walk_go(struct lane_walk *w, struct request *r, struct engine *e, struct engine_now now,
                   const struct lane_walker *each);
@@ -58,6 +64,8 @@ bool lane_walk_go(struct lane_walk *w, struct request *r, struct engine *e, stru
 
 /* A lane by what clients call partitionId: its number in digits, or its UUID. False: the tenant has no such lane. */
 bool lane_of_id(struct engine *e, struct uuid tenant, struct slice id, struct lane_view *out);
+/* Which lane that may be; 0: none. */
+uint32_t lane_number_of_id(struct slice id);
 /* The names of a path with `*`, which were only decoded: not empty, no control characters. False: a 400 is set. */
 bool path_names_good(struct request *r, unsigned count);
 

@@ -62,9 +62,11 @@ void store_close(struct store *s);
 enum store_status store_scan(struct store *s, struct slice from, struct slice to,
                              bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx, struct buf *error);
 
-/* The same for who will come back for neighbours of these rows: the blocks they lie in stay in the block cache. */
+/* The same for who will come back for neighbours of these rows: the blocks they lie in stay in the block cache. `blocks_read` (may be
+ * NULL) grows by those that were not there. */
 enum store_status store_find(struct store *s, struct slice from, struct slice to,
-                             bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx, struct buf *error);
+                             bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx, uint64_t *blocks_read,
+                             struct buf *error);
 /* Reads rows of [from, to), about `bytes` of them and at least the first, for who will look at them soon: their blocks are in memory then.
  * What cannot be read is not told: who wants it will see. */
 void store_warm(struct store *s, struct slice from, struct slice to, size_t bytes);

@@ -457,8 +457,10 @@ enum store_status store_scan(struct store *s, struct slice from, struct slice to
 }
 
 enum store_status store_find(struct store *s, struct slice from, struct slice to,
-                             bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx, struct buf *error)
+                             bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx, uint64_t *blocks_read,
+                             struct buf *error)
 {
+    (void)blocks_read;
     return store_scan(s, from, to, row, ctx, error);
 }
 

@@ -249,11 +249,11 @@ static void test_rows_that_are_warmed_are_found(void **state)
     store_warm(f->store, slice_of("x"), slice_of("y"), 4096); /* nothing there */
     for (int i = 0; i < 2; i++) {
         struct seen s = {0};
-        assert_int_equal(store_find(f->store, slice_of("k00000010"), slice_of("k00000020"), see, &s, NULL), STORE_OK);
+        assert_int_equal(store_find(f->store, slice_of("k00000010"), slice_of("k00000020"), see, &s, NULL, NULL), STORE_OK);
         assert_int_equal(s.count, 10);
         assert_int_equal(s.sum, 145);
         struct seen first = {.stop_at = 3};
-        assert_int_equal(store_find(f->store, slice_of("k00004998"), slice_of(""), see, &first, NULL), STORE_OK);
+        assert_int_equal(store_find(f->store, slice_of("k00004998"), slice_of(""), see, &first, NULL, NULL), STORE_OK);
         assert_int_equal(first.count, 2);
     }
 }

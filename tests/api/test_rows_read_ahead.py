@@ -1,0 +1,105 @@
+"""Lanes at rest are read back by other threads before a call looks at them: the group's own thread waits for no file."""
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from queen import ids, query, quote
+
+LANES = 1500
+EPOCH = "1970-01-01T00:00:00Z"
+KEPT = {"retentionSeconds": 3600}
+COUNTER = re.compile(r'^queen_rows_read_group_thread_total\{during="call"\} (\d+)', re.M)
+
+
+def read_by_the_group(broker):
+    return int(COUNTER.search(broker.get("/metrics/prometheus").body.decode()).group(1))
+
+
+def name(n):
+    return "lane-with-a-name-%05d" % n
+
+
+@pytest.fixture
+def rested(own_broker, queue):
+    """A broker that has just started: each lane has two messages, which group `g` has consumed."""
+    broker = own_broker(env={"QUEEN_SCRUB_BYTES_S": "0"})
+    broker.configure(queue, **KEPT)
+    for turn in range(2):
+        for first in range(0, LANES, 500):
+            broker.push([{"queue": queue, "partition": name(n), "transactionId": f"t{turn}-{n}", "payload": n}
+                         for n in range(first, first + 500)]).expect(201)
+        while broker.pop(queue, group="g", autoAck=True, batch=1000, partitions=64).expect((200, 204)).status == 200:
+            pass
+    broker.restart()
+    return broker
+
+
+def walk_changed(broker, queue):
+    found, after = [], None
+    while True:
+        entry = {"queue": queue, "since": EPOCH, "limit": 1000}
+        if after is not None:
+            entry["after"] = after
+        answer = broker.post("/api/v1/partitions/changed", {"entries": [entry]}).expect(200).json["entries"][0]
+        found += answer["partitions"]
+        after = answer["next"]
+        if after is None:
+            return found
+
+
+def test_listings_of_lanes(rested, queue):
+    changed = walk_changed(rested, queue)
+    assert [row["name"] for row in changed] == [name(n) for n in range(LANES)]
+    assert all(row["lastOffset"] == 1 and row["logStart"] == 0 for row in changed)
+    detail = rested.queue_detail(queue)
+    assert [row["name"] for row in detail["partitions"]] == [name(n) for n in range(LANES)]
+    assert read_by_the_group(rested) == 0
+
+
+def test_the_depth_of_a_queue(rested, queue):
+    assert rested.depth(queue, "g")["pending"] == 0
+    assert read_by_the_group(rested) == 0
+
+
+def test_metrics_of_lanes(rested, queue):
+    text = rested.get("/metrics/prometheus").body.decode()
+    assert 'queen_queue_depth{queue="%s",kind="retained"} %d' % (queue, 2 * LANES) in text
+    assert 'queen_queue_depth{queue="%s",kind="pending"} 0' % queue in text
+    assert read_by_the_group(rested) == 0  # a scrape's numbers are those before it looked at lanes
+
+
+@pytest.mark.parametrize("path", ["/api/v1/consumer-groups", "/api/v1/consumer-groups/g", "/api/v1/resources/overview",
+                                  "/api/v1/resources/queues", "/api/v1/consumer-groups/lagging?minLagSeconds=0"])
+def test_listings_of_groups_and_sums(rested, path):
+    rested.get(path).expect(200)
+    assert read_by_the_group(rested) == 0
+
+
+def test_a_pop_of_one_lane_at_rest(rested, queue):
+    assert rested.pop(queue, partition=name(700), group="g").expect(204).status == 204
+    assert ids(rested.pop(queue, partition=name(901), group="other", subscriptionMode="all", batch=10).expect(200).json) == \
+        ["t0-901", "t1-901"]
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(rested.fresh_request, "GET", "/api/v1/pop/queue/%s/partition/%s?consumerGroup=g&wait=true&timeout=20000"
+                              % (quote(queue), quote(name(1111))))
+        rested.push([{"queue": queue, "partition": name(1111), "transactionId": "new", "payload": 1}]).expect(201)
+        assert ids(waiting.result().expect(200).json) == ["new"]
+    assert read_by_the_group(rested) == 0
+
+
+def test_messages_by_their_id_and_by_place_and_time(rested, queue):
+    lane = rested.post("/api/v1/partitions/changed", {"entries": [{"queue": queue, "since": EPOCH, "limit": 1000}]}) \
+        .expect(200).json["entries"][0]["partitions"][800]
+    rested.restart()
+    one = rested.get("/api/v1/messages/%s/t1-800" % lane["id"]).expect(200).json
+    assert one["payload"] == 800
+    rested.get("/api/v1/messages/%s/none" % lane["id"]).expect(404)
+    found = rested.post("/api/v1/fetch/offsets", {"entries": [{"queue": queue, "partition": name(300), "timestamp": EPOCH}]})
+    assert found.expect(200).json["entries"][0]["offset"] == 0
+    fetched = rested.post("/api/v1/fetch", {"entries": [{"queue": queue, "partition": name(301), "offset": 1}]}).expect(200).json
+    assert [r["offset"] for r in fetched["entries"][0]["records"]] == [1]
+    rows = rested.get("/api/v1/messages" + query({"queue": queue, "partition": name(302)})).expect(200).json["messages"]
+    assert [row["transactionId"] for row in rows] == ["t1-302", "t0-302"]
+    assert read_by_the_group(rested) == 0
