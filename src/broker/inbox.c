@@ -98,11 +98,10 @@ static size_t call_bytes(const struct call *c)
 /* A piece of work over a whole queue or tenant. */
 static bool call_is_bulk(const struct call *c)
 {
-    struct slice rest = c->command;
-    struct command command;
-    if (c->kind != CALL_WRITE || !command_next(&rest, &command)) return false;
-    return command.kind == COMMAND_SEEK || command.kind == COMMAND_GROUP_DELETE || command.kind == COMMAND_SUBSCRIPTION ||
-           command.kind == COMMAND_LETTERS_DELETE;
+    if (c->kind != CALL_WRITE || c->command.len < COMMAND_HEAD_BYTES) return false;
+    uint8_t kind = command_kind(c->command);
+    return kind == COMMAND_SEEK || kind == COMMAND_GROUP_DELETE || kind == COMMAND_SUBSCRIPTION ||
+           kind == COMMAND_LETTERS_DELETE;
 }
 
 void inbox_queue(struct broker *b, struct call *c)

@@ -85,6 +85,11 @@ struct command {
 };
 
 bool command_next(struct slice *rest, struct command *out);
+/* Of an encoded command, of at least COMMAND_HEAD_BYTES. */
+static inline uint8_t command_kind(struct slice all)
+{
+    return (uint8_t)all.at[4];
+}
 
 /* ---- PUSH ------------------------------------------------------------------------------------------------------- */
 

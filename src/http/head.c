@@ -31,9 +31,21 @@ static bool is_token(struct slice s)
     return s.len > 0;
 }
 
+/* Eight bytes of which none is below 0x20 or 0x7f. False also of some others, with a tab for instance. */
+static bool eight_are_plain(const char *at)
+{
+    const uint64_t ones = UINT64_C(0x0101010101010101), tops = ones << 7;
+    uint64_t w, del;
+    memcpy(&w, at, 8);
+    del = w ^ ones * 0x7f;
+    return (((w - ones * 0x20) & ~w) & tops) == 0 && (((del - ones) & ~del) & tops) == 0;
+}
+
 static bool value_has_control(struct slice s)
 {
-    for (size_t i = 0; i < s.len; i++) {
+    size_t i = 0;
+    while (s.len - i >= 8 && eight_are_plain(s.at + i)) i += 8;
+    for (; i < s.len; i++) {
         unsigned char c = (unsigned char)s.at[i];
         if ((c < 0x20 && c != '\t') || c == 0x7f) return true;
     }

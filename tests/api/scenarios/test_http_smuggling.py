@@ -87,6 +87,25 @@ def test_ambiguous_request_is_refused_and_hides_nothing(broker, case):
     assert broker.get("/health").status == 200
 
 
+def with_field(character, place):
+    value = b"v" * place + character + b"v" * (19 - place)
+    return b"GET /health HTTP/1.1\r\nHost: x\r\nX-Field: " + value + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize("character", [b"\x01", b"\x08", b"\x0b", b"\x1f", b"\x7f"])
+def test_a_control_character_anywhere_in_a_field_is_refused(broker, character):
+    for place in range(20):
+        assert exchange(broker, with_field(character, place)) == [400], place
+
+
+def test_other_characters_anywhere_in_a_field_are_taken(broker):
+    with broker.raw() as raw:
+        for character in (b"\t", b" ", b"!", b"?", b"@", b"~", b"\x80", b"\x9f", b"\xa0", b"\xff"):
+            for place in range(20):
+                raw.send(with_field(character, place))
+                assert raw.read_response().status == 200, (character, place)
+
+
 @pytest.mark.parametrize("zeros", [1, 15, 1000000])
 def test_chunk_size_with_leading_zeros(broker, queue, zeros):
     data = head(b"Transfer-Encoding: chunked") + b"0" * zeros + CHUNKED_EMPTY
