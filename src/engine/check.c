@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "engine/engine_internal.h"
+#include "engine/row.h"
 
 struct sums {
     struct engine *e;
@@ -60,18 +61,54 @@ static const char *segments_compare(const struct engine *e, int home, const stru
     return held == wanted ? NULL : "a segment is held by nothing";
 }
 
+struct rest_sums {
+    const struct engine *e;
+    uint64_t rows, bytes, of_space;
+    size_t space_len;
+    bool wrong;
+    char space[KV_PATH_MAX];
+};
+
+static void rest_space_check(struct rest_sums *s)
+{
+    if (s->of_space != kv_space_away(s->e, slice_make(s->space, s->space_len))) s->wrong = true;
+    s->of_space = 0;
+}
+
+static void rest_count_up(void *ctx, struct slice path, struct slice stored)
+{
+    struct rest_sums *s = ctx;
+    struct kv_stored row;
+    if (!row_kv_read(stored, &row)) s->wrong = true;
+    size_t space_len = 17U + row.space_len;
+    if (s->rows > 0 && (s->space_len != space_len || memcmp(s->space, path.at, space_len) != 0)) rest_space_check(s);
+    memcpy(s->space, path.at, space_len);
+    s->space_len = space_len;
+    s->of_space++;
+    s->rows++;
+    s->bytes += path.len + row.value.len;
+}
+
 static const char *kv_check(const struct engine *e)
 {
-    uint64_t bytes = 0, absent = 0, unstored = 0;
+    uint64_t bytes = 0, absent = 0, unstored = 0, rows = 0;
     struct tree_place place = tree_seek(&e->kv_order, slice_of(""));
     for (uint32_t at; (at = tree_next(&place)) != 0;) {
         const struct kv_row *r = kv_row_at(e, at);
         bool waits = r->flags & (KV_ROW_DIRTY | KV_ROW_UNSTORED);
         bytes += (uint64_t)r->path_len + r->value_len;
+        if (kv_row_may_rest(r)) rows += kv_row_cost(r);
         if (waits) unstored += r->value_len;
         if (kv_value_absent(r)) absent += r->value_len;
         if (waits && kv_value_absent(r)) return "a KV value that is not stored is not in memory";
     }
+    struct rest_sums rest = {.e = e};
+    kv_rest_each((struct engine *)(uintptr_t)e, rest_count_up, &rest);
+    rest_space_check(&rest);
+    if (rest.wrong) return "the KV rows at rest of a namespace are not counted right";
+    if (rest.rows != e->kv_away || rest.bytes != e->kv_away_bytes) return "the KV rows at rest are not counted right";
+    if (rows != e->kv_row_bytes) return "the KV records that may leave are not counted right";
+    bytes += rest.bytes;
     if (bytes != e->kv_bytes || absent != e->kv_absent_bytes) return "the bytes of KV rows are not counted right";
     return unstored == e->kv_unstored_bytes ? NULL : "the bytes of KV values that are not stored are not counted right";
 }

@@ -191,6 +191,7 @@ bool engine_housekeep(struct engine *e)
     enum { SWEEP_A_CALL = 256 };
     bool more = kv_sweep(e, SWEEP_A_CALL, e->last_head.wall_us);
     more = lanes_leave_all(e) || more;
+    more = kv_leave_all(e) || more;
     more = kv_values_bound(e, 16 * KV_LOOKS) || more;
     budgets_lend(e);
     more |= dedup_housekeep(e->dedup, e->last_head.wall_us / 1000);
@@ -201,6 +202,7 @@ bool engine_housekeep(struct engine *e)
 void engine_idle(struct engine *e)
 {
     e->leaving = e->lanes_in_memory;
+    e->kv_leaving = e->kv_rows.used == 0 ? 0 : e->kv_rows.chunk_high << SLAB_CHUNK_BITS;
 }
 
 void engine_visits_over(struct engine *e)
@@ -295,7 +297,7 @@ const char *engine_apply(struct engine *e, uint64_t index, uint64_t where, struc
     arena_init(&scrap);
     lanes_visited(e);
     e->applying = true;
-    e->leaving = 0;
+    e->leaving = e->kv_leaving = 0;
     e->sink = sink;
     e->log_us = head.log_us;
     const char *refused = NULL;

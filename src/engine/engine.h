@@ -41,7 +41,7 @@ struct engine_cold {
 struct engine_budget {
     uint64_t lanes;     /* lanes at rest with their cursors */
     uint64_t dedup;     /* ids of dedup windows, with what finds those that left: also what the others leave of theirs */
-    uint64_t kv_values; /* values of KV rows; keys stay */
+    uint64_t kv_values; /* KV rows that could rest, and values of the others */
     uint64_t runs;      /* append runs */
 };
 
@@ -316,7 +316,7 @@ enum trim_round engine_trim_due(struct engine *e, struct engine_now now, uint32_
 /* Node-local work that no answer depends on (freeing what deleted queues and expired keys held): a bounded amount. True when there is more.
  * Call it between entries, also on an otherwise idle node until it says false. */
 bool engine_housekeep(struct engine *e);
-/* Nothing was applied for a while: the lanes at rest leave memory, in steps of engine_housekeep; the next entry ends it. */
+/* Nothing was applied for a while: lanes and KV rows at rest leave memory, in steps of engine_housekeep; the next entry ends it. */
 void engine_idle(struct engine *e);
 /* After reads, between entries: lanes that only reads brought into memory leave when they are many. Names that reads gave end. */
 void engine_visits_over(struct engine *e);
@@ -560,8 +560,9 @@ enum { ENGINE_RUN_BYTES = 40 };
 
 struct engine_stats {
     uint64_t kv_rows, kv_bytes, timers;
-    uint64_t lock_rows;     /* permits: kv_rows of the locks' namespace, of all tenants */
-    int64_t timer_first_us; /* when the first timer is due, wall time; 0 = none is pending */
+    uint64_t kv_rows_in_memory, kv_row_bytes; /* kv_row_bytes: what those that may leave take besides their values */
+    uint64_t lock_rows;                       /* permits: kv_rows of the locks' namespace, of all tenants */
+    int64_t timer_first_us;                   /* when the first timer is due, wall time; 0 = none is pending */
     uint64_t queues, partitions, groups, cursors, leases, dedup_ids, dead_letters, runs_in_memory;
     uint64_t retained_messages, retained_bytes;
     uint64_t log_live_bytes, archive_live_bytes;                       /* payloads at home there */

@@ -180,7 +180,7 @@ struct numbers {
 };
 
 /* A key of the KV store. `path`: tenant (16 bytes), namespace, a zero byte, key. An expired row is as good as gone and is swept
- * sometime. */
+ * sometime. One at rest has no record (kv_rest.c); one that was removed keeps its record until the store has that. */
 struct kv_row {
     char *bytes; /* path, then the value, unless it is absent */
     uint16_t path_len;
@@ -196,6 +196,8 @@ enum {
     KV_ROW_UNSTORED = 2, /* in a cut that the store has not confirmed */
     KV_ROW_ABSENT = 4,   /* the value is in the store only: kv_value.c */
     KV_ROW_USED = 8,     /* somebody wanted it lately */
+    KV_ROW_GONE = 16,    /* removed, which the store may not know: out of the order, found by nobody */
+    KV_ROW_LEAVES = 32,  /* counted in kv_row_bytes: it may leave when it is stored */
 };
 enum { KV_PATH_MAX = 16 + KV_NAME_SPACE_BYTES_MAX + 1 + KV_KEY_BYTES_MAX };
 
@@ -203,6 +205,14 @@ enum { KV_PATH_MAX = 16 + KV_NAME_SPACE_BYTES_MAX + 1 + KV_KEY_BYTES_MAX };
 struct kv_cut {
     uint64_t revision, version;
     uint32_t row;
+    bool gone; /* the cut removed it */
+};
+
+/* Rows at rest of a namespace (`path` up to its zero byte) or, 16 bytes long, of a tenant. There is none without rows at rest. */
+struct kv_space {
+    char *path;
+    uint32_t path_len;
+    uint64_t away;
 };
 
 static inline struct slice kv_row_path(const struct kv_row *r)
@@ -315,26 +325,28 @@ struct engine {
     struct buf gone_groups;  /* of queues that stay, since the last cut: queue, group, u32 each */
     uint64_t run_count;
     struct read_back **read_back; /* run.c */
-    struct slab kv_rows, timers;
-    struct idmap kv_paths, timer_paths;
-    struct tree kv_order, timer_order;
+    struct slab kv_rows, kv_spaces, timers;
+    struct idmap kv_paths, timer_paths; /* kv_paths: of a row at rest KV_AWAY */
+    struct tree kv_order, kv_spaces_order, timer_order;
     struct heap kv_expiry, timers_due;
     uint64_t kv_version, kv_bytes, timer_last; /* counters: version given, bytes of paths and values, timer sequence given */
     uint64_t lock_rows;                        /* of kv_rows */
-    /* kv_value.c: bytes of values in memory (but of short ones), in the store only, and in memory only; the clock's hand */
+    /* kv_value.c: bytes of values in memory (but of short ones), in the store only while the key is here, and in memory only */
     uint64_t kv_value_bytes, kv_absent_bytes, kv_unstored_bytes;
-    struct buf kv_cuts; /* struct kv_cut */
-    uint32_t kv_hand, kv_values_came;
-    uint32_t trim_queue, trim_partition; /* where engine_trim_due goes on */
+    struct buf kv_cuts;                     /* struct kv_cut */
+    uint32_t kv_hand, kv_came;              /* the clock's hand; values and rows that came since it last moved */
+    uint32_t kv_leaving;                    /* so many are still to be looked at because the broker is idle */
+    uint64_t kv_row_bytes;                  /* of records that may leave */
+    uint64_t kv_away, kv_away_bytes;        /* kv_rest.c: rows at rest, their paths and values */
+    uint32_t kv_space_last, kv_tenant_last; /* records of kv_spaces that were wanted last */
+    uint32_t trim_queue, trim_partition;    /* where engine_trim_due goes on */
     bool trim_wanted;        /* a queue looked at since the last round began may have something to give up, now or later */
     struct buf gone_runs;    /* keys of runs' rows given up since the last cut, 17 bytes each */
     struct buf gone_cursors; /* removed since the last cut while their lanes stay: queue, partition, group, u32 each */
     struct buf gone_letters; /* removed since the last cut while their queues stay: queue, sequence, u64 each */
     struct numbers dirty_kv, dirty_timers;
-    struct buf gone_kv;     /* paths removed since the last cut, each u16 length and bytes */
     struct buf gone_timers; /* sequences removed since the last cut, u64 each */
-    uint32_t gone_kv_count;
-    int64_t safe_us; /* newest createdAt of all lanes */
+    int64_t safe_us;        /* newest createdAt of all lanes */
     /* foresee.c: so many of this group's ready cursors are spoken for, by pops that come after this entry */
     uint64_t foreseen_index;
     uint32_t foreseen_group, foreseen_count;
@@ -580,18 +592,30 @@ size_t kv_path(char out[KV_PATH_MAX], struct uuid tenant, struct slice name_spac
 /* Writes the row under a new version. ttl_us 0 = for ever; `keep_expiry`: as it is, if the row is live. Gives the row. */
 uint32_t kv_store(struct engine *e, struct slice path, uint8_t space_len, struct slice value, int64_t ttl_us, bool keep_expiry);
 void kv_remove(struct engine *e, uint32_t at);
+void kv_row_drop(struct engine *e, uint32_t at); /* the record goes; it is in no order and no heap any more */
+bool kv_row_may_rest(const struct kv_row *r);    /* no permit, and for ever */
+uint64_t kv_row_cost(const struct kv_row *r);    /* bytes of its record and places, without the value */
 void kv_row_show(const struct engine *e, const struct kv_row *r, bool with_value, struct arena *arena, struct kv_row_view *out);
-uint32_t kv_row_find(const struct engine *e, struct slice path); /* also an expired one; 0 = none */
-bool kv_sweep(struct engine *e, uint32_t most, int64_t now_us);  /* true: there is more */
-void kv_row_load(struct engine *e, struct slice path, uint8_t space_len, struct slice value, uint64_t version,
-                 int64_t updated_us, int64_t expires_us);
+uint32_t kv_row_find(const struct engine *e, struct slice path); /* also an expired one, and reads one at rest back; 0 = none */
+/* The record of a path, also of a removed row, if there is one. *away: it may be at rest. */
+uint32_t kv_row_here(const struct engine *e, struct slice path, bool *away);
+bool kv_sweep(struct engine *e, uint32_t most, int64_t now_us); /* true: there is more */
+/* Of a stored row, `value` what is left of it behind its head. */
+struct kv_stored {
+    uint8_t space_len;
+    uint64_t version;
+    int64_t updated_us, expires_us;
+    struct slice value;
+};
+void kv_row_load(struct engine *e, struct slice path, const struct kv_stored *row);
 
 /* kv_value.c: where a row's value is. */
-struct slice kv_row_value(const struct engine *e, const struct kv_row *r);  /* reads it back; lives until the entry is over */
-void kv_value_set(struct engine *e, struct kv_row *r, struct slice value);  /* `value` may not lie in the row */
-void kv_value_load(struct engine *e, struct kv_row *r, struct slice value); /* of a stored row */
-void kv_value_forget(struct engine *e, struct kv_row *r);                   /* the row goes */
-void kv_touch(struct engine *e, uint32_t at);                               /* into the next cut */
+struct slice kv_row_value(const struct engine *e, const struct kv_row *r); /* reads it back; lives until the entry is over */
+void kv_value_set(struct engine *e, struct kv_row *r, struct slice value); /* `value` may not lie in the row */
+/* Of a stored row: if there is room or `must_stay`, in memory. */
+void kv_value_load(struct engine *e, struct kv_row *r, struct slice value, bool must_stay);
+void kv_value_forget(struct engine *e, struct kv_row *r); /* the row goes */
+void kv_touch(struct engine *e, uint32_t at);             /* into the next cut */
 void kv_cut_made(struct engine *e, uint32_t at);
 void kv_cut_stored(struct engine *e, uint64_t revision);
 bool kv_value_absent(const struct kv_row *r);
@@ -602,6 +626,37 @@ void kv_values_read(const struct engine *e, const struct kv_row *r, struct slice
 /* Between entries: values leave until the budget is kept or so many rows were looked at (more when many came). True: going on helps. */
 enum { KV_LOOKS = 256 };
 bool kv_values_bound(struct engine *e, uint32_t looks);
+bool kv_leave_all(struct engine *e); /* while the broker is idle: true: there is more */
+
+/* kv_rest.c: rows at rest. */
+#define KV_AWAY UINT32_MAX
+void kv_row_rest(struct engine *e, uint32_t at); /* it is stored as it is, and kv_row_may_rest */
+uint32_t kv_row_come(struct engine *e, struct slice path,
+                     const struct kv_stored *row); /* kv.c: one at rest gets its record back */
+void kv_rest_init(struct engine *e);
+void kv_rest_free(struct engine *e);
+void kv_rest_add(struct engine *e, struct slice path, uint8_t space_len, uint32_t value_len);
+void kv_rest_take(struct engine *e, struct slice path, uint8_t space_len, uint32_t value_len);
+uint32_t kv_row_back(struct engine *e, struct slice path);         /* 0: it is not at rest */
+uint64_t kv_space_away(const struct engine *e, struct slice path); /* rows at rest of a namespace or a tenant */
+/* The first namespace with rows at rest whose path is at or behind `path`; NULL: none. */
+const struct kv_space *kv_space_from(const struct engine *e, struct slice path);
+/* Rows at rest from the store, without bringing them back. */
+void kv_rest_each(struct engine *e, void (*each)(void *ctx, struct slice path, struct slice stored), void *ctx);
+
+/* Rows with a prefix, in order: those at rest come back as it gets to them, up to `rows` of them by one scan. A prefix holds a whole
+ * namespace and its zero byte. Nothing else may add or remove rows while it is under way. */
+struct kv_walk {
+    struct engine *e;
+    struct slice prefix; /* must live on */
+    struct tree_place place;
+    uint32_t last, rows;
+    bool whole; /* nothing behind `known` is at rest */
+    size_t known_len;
+    char known[KV_PATH_MAX + 1]; /* all rows before it are in memory */
+};
+void kv_walk_begin(struct kv_walk *w, const struct engine *e, struct slice prefix, struct slice from, uint32_t rows);
+uint32_t kv_walk_next(struct kv_walk *w); /* 0 at the end */
 
 void kv_init(struct engine *e);
 void kv_free(struct engine *e);

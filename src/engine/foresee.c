@@ -353,13 +353,16 @@ static void ack_foresee(struct foresight *s, const struct command *c)
     }
 }
 
-static void path_foresee(struct foresight *s, struct uuid tenant, struct slice name_space, struct slice key)
+/* A put needs a row at rest, but no value of one that has a record. */
+static void path_foresee(struct foresight *s, struct uuid tenant, struct slice name_space, struct slice key, bool value)
 {
     char from[1 + KV_PATH_MAX + 1];
     from[0] = ROW_KV;
     size_t len = kv_path(from + 1, tenant, name_space, key);
-    uint32_t at = kv_row_find(s->e, slice_make(from + 1, len));
-    if (at == 0 || !kv_value_absent(kv_row_at(s->e, at))) return;
+    bool away;
+    uint32_t at = kv_row_here(s->e, slice_make(from + 1, len), &away);
+    bool absent = value && at != 0 && kv_value_absent(kv_row_at(s->e, at));
+    if (!away && !absent) return;
     char to[sizeof from];
     memcpy(to, from, 1 + len);
     to[1 + len] = 0;
@@ -374,9 +377,15 @@ static void prefix_foresee(struct foresight *s, struct uuid tenant, const struct
     struct slice prefix = slice_make(path, kv_path(path, tenant, op->name_space, op->key)), end;
     struct slice behind = slice_make(after, kv_path(after, tenant, op->name_space, op->value));
     from[0] = to[0] = ROW_KV;
-    if (op->flags & KV_KEYS_ONLY || !tree_prefix_end(prefix, to + 1, &end)) return;
+    if (!tree_prefix_end(prefix, to + 1, &end)) return;
     bool resumes = op->value.len > 0 && slice_compare(behind, prefix) >= 0;
-    struct tree_place place = tree_seek(&s->e->kv_order, resumes ? behind : prefix);
+    struct slice first = resumes ? behind : prefix;
+    if (kv_space_away(s->e, slice_make(prefix.at, 17U + op->name_space.len)) > 0) {
+        memcpy(from + 1, first.at, first.len);
+        range_tell(s, slice_make(from, 1 + first.len), slice_make(to, 1 + end.len));
+    }
+    if (op->flags & KV_KEYS_ONLY) return;
+    struct tree_place place = tree_seek(&s->e->kv_order, first);
     uint32_t at, bytes = TOGETHER;
     for (uint32_t rows = 0; rows < op->limit && s->left > 0 && (at = tree_next(&place)) != 0; rows++) {
         const struct kv_row *r = kv_row_at(s->e, at);
@@ -397,14 +406,14 @@ static void kv_foresee(struct foresight *s, const struct command *c)
     struct kv_command kv;
     struct kv_op op;
     struct slice key;
-    if (s->e->kv_absent_bytes == 0 || !kv_decode(c, &kv)) return;
+    if ((s->e->kv_absent_bytes == 0 && s->e->kv_away == 0) || !kv_decode(c, &kv)) return;
     while (kv_op_next(&kv.ops, &op)) {
         if (op.kind == KV_GET_PREFIX) {
             prefix_foresee(s, kv.tenant, &op);
         } else if (op.kind == KV_GET_MANY) {
-            while (kv_key_next(&op.key, &key)) path_foresee(s, kv.tenant, op.name_space, key);
-        } else if (op.kind != KV_PUT || op.flags & KV_EXPECT) {
-            path_foresee(s, kv.tenant, op.name_space, op.key);
+            while (kv_key_next(&op.key, &key)) path_foresee(s, kv.tenant, op.name_space, key, true);
+        } else {
+            path_foresee(s, kv.tenant, op.name_space, op.key, op.kind != KV_PUT || op.flags & KV_EXPECT);
         }
     }
 }

@@ -26,19 +26,21 @@ void kv_init(struct engine *e)
 {
     slab_init(&e->kv_rows, sizeof(struct kv_row));
     tree_init(&e->kv_order, row_path, e);
+    kv_rest_init(e);
 }
 
 void kv_free(struct engine *e)
 {
-    struct tree_place p = tree_seek(&e->kv_order, slice_of(""));
-    uint32_t at;
-    while ((at = tree_next(&p)) != 0) free(kv_row_at(e, at)->bytes);
+    for (uint32_t at = 0; at < e->kv_rows.chunk_high << SLAB_CHUNK_BITS; at++) {
+        const struct kv_row *r = slab_find(&e->kv_rows, at);
+        if (r != NULL && r->version != 0) free(r->bytes);
+    }
+    kv_rest_free(e);
     tree_free(&e->kv_order);
     heap_free(&e->kv_expiry);
     idmap_free(&e->kv_paths);
     slab_free(&e->kv_rows);
     free(e->dirty_kv.at);
-    buf_free(&e->gone_kv);
     buf_free(&e->kv_cuts);
 }
 
@@ -52,14 +54,28 @@ size_t kv_path(char out[KV_PATH_MAX], struct uuid tenant, struct slice name_spac
     return 17 + name_space.len + key.len;
 }
 
-uint32_t kv_row_find(const struct engine *e, struct slice path)
+uint32_t kv_row_here(const struct engine *e, struct slice path, bool *away)
 {
     uint64_t hash = hash64(path, 0);
     uint32_t at = 0, number;
+    *away = false;
     while ((number = idmap_next(&e->kv_paths, hash, &at)) != 0) {
-        if (slice_equal(kv_row_path(kv_row_at(e, number)), path)) return number;
+        if (number == KV_AWAY) {
+            *away = true;
+        } else if (slice_equal(kv_row_path(kv_row_at(e, number)), path)) {
+            *away = false;
+            return number;
+        }
     }
     return 0;
+}
+
+uint32_t kv_row_find(const struct engine *e, struct slice path)
+{
+    bool away;
+    uint32_t at = kv_row_here(e, path, &away);
+    if (away) return kv_row_back((struct engine *)(uintptr_t)e, path); /* what is in memory is no part of the state */
+    return at == 0 || kv_row_at(e, at)->flags & KV_ROW_GONE ? 0 : at;
 }
 
 static bool row_live(const struct kv_row *r, int64_t now_us)
@@ -78,6 +94,37 @@ static bool row_is_permit(const struct kv_row *r)
     return slice_is(slice_make(r->bytes + 16, r->space_len), LOCK_NAME_SPACE);
 }
 
+bool kv_row_may_rest(const struct kv_row *r)
+{
+    return !(r->flags & KV_ROW_GONE) && !heap_holds(&r->due) && !row_is_permit(r);
+}
+
+uint64_t kv_row_cost(const struct kv_row *r)
+{
+    enum { PLACES = 32 }; /* in the index, in the order, and what the allocator adds */
+    return sizeof *r + PLACES + r->path_len;
+}
+
+/* The record's bytes count as what may leave, or do not any more. */
+static void row_weigh(struct engine *e, struct kv_row *r)
+{
+    bool leaves = kv_row_may_rest(r), counted = r->flags & KV_ROW_LEAVES;
+    if (leaves == counted) return;
+    r->flags ^= KV_ROW_LEAVES;
+    e->kv_row_bytes += leaves ? kv_row_cost(r) : 0;
+    e->kv_row_bytes -= leaves ? 0 : kv_row_cost(r);
+}
+
+static void row_enter(struct engine *e, uint32_t at)
+{
+    struct kv_row *r = kv_row_at(e, at);
+    tree_insert(&e->kv_order, at);
+    e->kv_bytes += r->path_len;
+    e->lock_rows += row_is_permit(r);
+    e->kv_came++;
+    row_weigh(e, r);
+}
+
 static uint32_t row_add(struct engine *e, struct slice path, uint8_t space_len)
 {
     uint32_t at = slab_add(&e->kv_rows);
@@ -88,9 +135,20 @@ static uint32_t row_add(struct engine *e, struct slice path, uint8_t space_len)
     r->path_len = (uint16_t)path.len;
     r->space_len = space_len;
     idmap_add(&e->kv_paths, hash64(path, 0), at);
-    tree_insert(&e->kv_order, at);
-    e->kv_bytes += path.len;
-    e->lock_rows += row_is_permit(r);
+    row_enter(e, at);
+    return at;
+}
+
+/* A record for a new row of the path: that of the one removed lately, or a new one. */
+static uint32_t row_obtain(struct engine *e, struct slice path, uint8_t space_len)
+{
+    bool away;
+    uint32_t at = kv_row_here(e, path, &away);
+    if (at == 0) return row_add(e, path, space_len);
+    struct kv_row *r = kv_row_at(e, at);
+    must(r->flags & KV_ROW_GONE && r->space_len == space_len);
+    r->flags &= (uint8_t)~KV_ROW_GONE;
+    row_enter(e, at);
     return at;
 }
 
@@ -102,13 +160,14 @@ static void row_expiry_set(struct engine *e, uint32_t at, int64_t expires_us)
     } else {
         heap_put(&e->kv_expiry, &r->due, expires_us, r->version);
     }
+    row_weigh(e, r);
 }
 
 uint32_t kv_store(struct engine *e, struct slice path, uint8_t space_len, struct slice value, int64_t ttl_us, bool keep_expiry)
 {
     uint32_t at = kv_row_find(e, path);
     bool live = at != 0 && row_live(kv_row_at(e, at), e->wall_us);
-    if (at == 0) at = row_add(e, path, space_len);
+    if (at == 0) at = row_obtain(e, path, space_len);
     struct kv_row *r = kv_row_at(e, at);
     kv_value_set(e, r, value);
     r->version = ++e->kv_version;
@@ -118,19 +177,44 @@ uint32_t kv_store(struct engine *e, struct slice path, uint8_t space_len, struct
     return at;
 }
 
-void kv_remove(struct engine *e, uint32_t at)
+/* Out of the order and the sums. */
+static void row_out(struct engine *e, uint32_t at)
 {
     struct kv_row *r = kv_row_at(e, at);
-    struct slice path = kv_row_path(r);
-    buf_u16(&e->gone_kv, r->path_len);
-    buf_slice(&e->gone_kv, path);
-    e->gone_kv_count++;
     tree_remove(&e->kv_order, at);
-    idmap_remove(&e->kv_paths, hash64(path, 0), at);
-    heap_remove(&e->kv_expiry, &r->due);
     kv_value_forget(e, r);
     e->kv_bytes -= r->path_len;
     e->lock_rows -= row_is_permit(r);
+    if (r->flags & KV_ROW_LEAVES) e->kv_row_bytes -= kv_row_cost(r);
+    r->flags &= (uint8_t)~KV_ROW_LEAVES;
+}
+
+void kv_row_rest(struct engine *e, uint32_t at)
+{
+    const struct kv_row *r = kv_row_at(e, at);
+    must(kv_row_may_rest(r) && !(r->flags & (KV_ROW_DIRTY | KV_ROW_UNSTORED)));
+    kv_rest_add(e, kv_row_path(r), r->space_len, r->value_len);
+    row_out(e, at);
+    kv_row_drop(e, at);
+}
+
+void kv_remove(struct engine *e, uint32_t at)
+{
+    struct kv_row *r = kv_row_at(e, at);
+    row_out(e, at);
+    heap_remove(&e->kv_expiry, &r->due);
+    r->flags &= KV_ROW_DIRTY;
+    r->flags |= KV_ROW_GONE;
+    r->value_len = 0;
+    r->bytes = realloc(r->bytes, r->path_len);
+    must(r->bytes != NULL);
+    kv_touch(e, at);
+}
+
+void kv_row_drop(struct engine *e, uint32_t at)
+{
+    struct kv_row *r = kv_row_at(e, at);
+    idmap_remove(&e->kv_paths, hash64(kv_row_path(r), 0), at);
     free(r->bytes);
     memset(r, 0, sizeof *r);
     slab_remove(&e->kv_rows, at);
@@ -147,15 +231,34 @@ bool kv_sweep(struct engine *e, uint32_t most, int64_t now_us)
     return false;
 }
 
-void kv_row_load(struct engine *e, struct slice path, uint8_t space_len, struct slice value, uint64_t version,
-                 int64_t updated_us, int64_t expires_us)
+/* A record for a stored row. */
+static uint32_t row_of_stored(struct engine *e, struct slice path, const struct kv_stored *row, bool with_value)
 {
-    uint32_t at = row_add(e, path, space_len);
+    uint32_t at = row_add(e, path, row->space_len);
     struct kv_row *r = kv_row_at(e, at);
-    kv_value_load(e, r, value);
-    r->version = version;
-    r->updated_us = updated_us;
-    row_expiry_set(e, at, expires_us);
+    kv_value_load(e, r, row->value, with_value);
+    r->version = row->version;
+    r->updated_us = row->updated_us;
+    row_expiry_set(e, at, row->expires_us);
+    return at;
+}
+
+void kv_row_load(struct engine *e, struct slice path, const struct kv_stored *row)
+{
+    bool permit = slice_is(slice_make(path.at + 16, row->space_len), LOCK_NAME_SPACE);
+    if (permit || row->expires_us != 0) {
+        row_of_stored(e, path, row, false);
+    } else {
+        kv_rest_add(e, path, row->space_len, (uint32_t)row->value.len);
+    }
+}
+
+uint32_t kv_row_come(struct engine *e, struct slice path, const struct kv_stored *row)
+{
+    kv_rest_take(e, path, row->space_len, (uint32_t)row->value.len);
+    uint32_t at = row_of_stored(e, path, row, true);
+    kv_row_at(e, at)->flags |= KV_ROW_USED;
+    return at;
 }
 
 void kv_row_show(const struct engine *e, const struct kv_row *r, bool with_value, struct arena *arena, struct kv_row_view *out)
@@ -410,14 +513,13 @@ static void op_get_prefix(struct kv_plan *p, const struct planned *o)
     struct slice prefix = slice_make(path, kv_path(path, p->tenant, o->op.name_space, o->op.key));
     struct slice after = slice_make(from, kv_path(from, p->tenant, o->op.name_space, o->op.value));
     bool resumes = o->op.value.len > 0 && slice_compare(after, prefix) >= 0;
-    struct tree_place place = tree_seek(&p->e->kv_order, resumes ? after : prefix);
+    struct kv_walk walk;
+    kv_walk_begin(&walk, p->e, prefix, resumes ? after : prefix, o->op.limit + 1);
     out->rows = arena_get(p->arena, (o->op.limit + 1) * sizeof out->rows[0]);
     uint32_t at;
-    for (int looks = 0; (at = tree_next(&place)) != 0; looks++) {
+    for (int looks = 0; (at = kv_walk_next(&walk)) != 0; looks++) {
         const struct kv_row *r = kv_row_at(p->e, at);
-        struct slice row = kv_row_path(r);
-        if (row.len < prefix.len || memcmp(row.at, prefix.at, prefix.len) != 0) return;
-        if ((resumes && slice_equal(row, after)) || !row_live(r, p->now_us)) continue;
+        if ((resumes && slice_equal(kv_row_path(r), after)) || !row_live(r, p->now_us)) continue;
         if (out->row_count == o->op.limit || (looks >= LOOKS_MAX && out->row_count > 0)) {
             out->truncated = true;
             return;
@@ -466,13 +568,18 @@ bool engine_kv_space_next(struct engine *e, struct uuid tenant, struct slice aft
     struct slice start = slice_make(from, after.len > 0 ? len : 16);
     struct tree_place place = tree_seek(&e->kv_order, start);
     uint32_t at = tree_next(&place);
-    if (at == 0) return false;
-    const struct kv_row *r = kv_row_at(e, at);
-    if (memcmp(r->bytes, tenant.bytes, 16) != 0) return false;
-    out->name = slice_make(r->bytes + 16, r->space_len);
+    const struct kv_row *r = at == 0 ? NULL : kv_row_at(e, at);
+    const struct kv_space *away = kv_space_from(e, start);
+    struct slice space = slice_of("");
+    if (r != NULL) space = slice_make(r->bytes, 17U + r->space_len);
+    if (away != NULL && (r == NULL || slice_compare(slice_make(away->path, away->path_len), space) < 0))
+        space = slice_make(away->path, away->path_len);
+    if (space.len == 0 || memcmp(space.at, tenant.bytes, 16) != 0) return false;
+    out->name = slice_make(space.at + 16, space.len - 17);
     len = kv_path(to, tenant, out->name, slice_of(""));
     uint64_t before = tree_rank(&e->kv_order, slice_make(to, len));
+    out->rows = kv_space_away(e, slice_make(to, len)) - before;
     to[len - 1] = 1;
-    out->rows = tree_rank(&e->kv_order, slice_make(to, len)) - before;
+    out->rows += tree_rank(&e->kv_order, slice_make(to, len));
     return true;
 }

@@ -3,8 +3,9 @@
  *   written -> dirty -> in a cut (unstored) -> the store has it: may leave -> [touched: read back] -> may leave again
  *
  * What leaves: a hand goes round the rows, as in a clock; a row touched since it last passed stays for another round. Between entries the
- * values in memory are within the budget, but for those that are not stored yet and those that are not worth it (VALUE_STAYS_BYTES and
- * less: a place in memory that a pointer would take too). A key, its version and its times stay always.
+ * values and records in memory are within the budget, but for those that are not stored yet. A row that may rest leaves whole
+ * (kv_rest.c); of one with an expiry and of a permit the record stays, and the value leaves if it is worth it (more than
+ * VALUE_STAYS_BYTES: a place in memory that a pointer would take too).
  *
  * A stored row that is wanted is there, and is the present one: a row that changed since its cut was stored is in memory. */
 #include <stdlib.h>
@@ -29,7 +30,7 @@ static void value_came(struct engine *e, const struct kv_row *r)
 {
     if (!value_counts(r)) return;
     e->kv_value_bytes += r->value_len;
-    e->kv_values_came++;
+    e->kv_came++;
 }
 
 static void value_went(struct engine *e, const struct kv_row *r)
@@ -74,9 +75,9 @@ void kv_value_set(struct engine *e, struct kv_row *r, struct slice value)
     value_came(e, r);
 }
 
-void kv_value_load(struct engine *e, struct kv_row *r, struct slice value)
+void kv_value_load(struct engine *e, struct kv_row *r, struct slice value, bool must_stay)
 {
-    bool room = e->kv_value_bytes + value.len <= values_budget(e);
+    bool room = must_stay || e->kv_value_bytes + value.len <= values_budget(e);
     r->value_len = (uint32_t)value.len;
     e->kv_bytes += value.len;
     if (!room && value_counts(r)) {
@@ -116,9 +117,24 @@ void kv_cut_made(struct engine *e, uint32_t at)
 {
     struct kv_row *r = kv_row_at(e, at);
     r->flags &= (uint8_t)~KV_ROW_DIRTY;
-    r->flags |= KV_ROW_UNSTORED;
-    struct kv_cut cut = {.revision = engine_revision(e), .version = r->version, .row = at};
+    bool gone = r->flags & KV_ROW_GONE;
+    if (!gone) r->flags |= KV_ROW_UNSTORED;
+    struct kv_cut cut = {.revision = engine_revision(e), .version = r->version, .row = at, .gone = gone};
     buf_put(&e->kv_cuts, &cut, sizeof cut);
+}
+
+/* Its record may have been used for another row since. */
+static void cut_confirmed(struct engine *e, const struct kv_cut *cut)
+{
+    struct kv_row *r = slab_find(&e->kv_rows, cut->row);
+    if (r == NULL || r->version != cut->version) return;
+    if (cut->gone) {
+        if (r->flags & KV_ROW_GONE) kv_row_drop(e, cut->row);
+        return;
+    }
+    if (!(r->flags & KV_ROW_UNSTORED)) return;
+    r->flags &= (uint8_t)~KV_ROW_UNSTORED;
+    if (!(r->flags & KV_ROW_DIRTY)) e->kv_unstored_bytes -= r->value_len;
 }
 
 void kv_cut_stored(struct engine *e, uint64_t revision)
@@ -128,10 +144,7 @@ void kv_cut_stored(struct engine *e, uint64_t revision)
         struct kv_cut cut;
         memcpy(&cut, e->kv_cuts.at + at, sizeof cut);
         if (cut.revision > revision) break;
-        struct kv_row *r = slab_find(&e->kv_rows, cut.row);
-        if (r == NULL || r->version != cut.version || !(r->flags & KV_ROW_UNSTORED)) continue; /* removed or written since */
-        r->flags &= (uint8_t)~KV_ROW_UNSTORED;
-        if (!(r->flags & KV_ROW_DIRTY)) e->kv_unstored_bytes -= r->value_len;
+        cut_confirmed(e, &cut);
     }
     if (at == 0) return;
     e->kv_cuts.len -= at;
@@ -150,16 +163,17 @@ struct read_back_values {
 static bool value_read(void *ctx, struct slice key, struct slice stored)
 {
     struct read_back_values *b = ctx;
-    struct slice path = slice_make(key.at + 1, key.len - 1), value;
-    uint64_t version;
-    must(key.len > 1 && row_kv_value(stored, &version, &value));
-    uint32_t at = kv_row_find(b->e, path);
+    struct slice path = slice_make(key.at + 1, key.len - 1);
+    struct kv_stored row;
+    bool away;
+    must(key.len > 1 && row_kv_read(stored, &row));
+    uint32_t at = kv_row_here(b->e, path, &away);
     struct kv_row *r = at == 0 ? NULL : kv_row_at(b->e, at);
     if (r != NULL && r->flags & KV_ROW_ABSENT) {
-        must(r->version == version);
-        value_fill(b->e, r, value);
+        must(r->version == row.version);
+        value_fill(b->e, r, row.value);
         r->flags |= KV_ROW_USED;
-        b->bytes_left -= (int64_t)value.len;
+        b->bytes_left -= (int64_t)row.value.len;
     }
     return --b->rows_left > 0 && b->bytes_left > 0;
 }
@@ -206,23 +220,42 @@ void kv_value_leave(struct engine *e, struct kv_row *r)
     e->kv_absent_bytes += r->value_len;
 }
 
+/* Looks at the record under the hand. True: something left. */
+static bool hand_step(struct engine *e, bool all)
+{
+    uint32_t end = e->kv_rows.chunk_high << SLAB_CHUNK_BITS;
+    if (++e->kv_hand >= end) e->kv_hand = 1;
+    struct kv_row *r = end == 0 ? NULL : slab_find(&e->kv_rows, e->kv_hand);
+    if (r == NULL) {
+        e->kv_hand |= SLAB_CHUNK - 1; /* the chunk is empty */
+        return false;
+    }
+    if (r->version == 0 || r->flags & (KV_ROW_DIRTY | KV_ROW_UNSTORED | KV_ROW_GONE)) return false;
+    bool used = r->flags & KV_ROW_USED && !all;
+    r->flags &= (uint8_t)~KV_ROW_USED;
+    if (used) return false;
+    if (kv_row_may_rest(r)) {
+        kv_row_rest(e, e->kv_hand);
+        return true;
+    }
+    if (all || r->flags & KV_ROW_ABSENT || !value_counts(r)) return false;
+    kv_value_leave(e, r);
+    return true;
+}
+
 bool kv_values_bound(struct engine *e, uint32_t looks)
 {
     uint64_t budget = values_budget(e);
     bool left = false;
-    looks += 8 * e->kv_values_came; /* it keeps up with what comes */
-    e->kv_values_came = 0;
-    for (; e->kv_value_bytes > budget && looks > 0; looks--) {
-        if (++e->kv_hand >= e->kv_rows.chunk_high << SLAB_CHUNK_BITS) e->kv_hand = 1;
-        struct kv_row *r = slab_find(&e->kv_rows, e->kv_hand);
-        if (r == NULL || r->version == 0 || !value_counts(r) || r->flags & (KV_ROW_DIRTY | KV_ROW_UNSTORED | KV_ROW_ABSENT))
-            continue;
-        if (r->flags & KV_ROW_USED) {
-            r->flags &= (uint8_t)~KV_ROW_USED;
-            continue;
-        }
-        kv_value_leave(e, r);
-        left = true;
-    }
-    return left && e->kv_value_bytes > budget;
+    looks += 8 * e->kv_came; /* it keeps up with what comes */
+    e->kv_came = 0;
+    for (; e->kv_value_bytes + e->kv_row_bytes > budget && looks > 0; looks--) left = hand_step(e, false) || left;
+    return left && e->kv_value_bytes + e->kv_row_bytes > budget;
+}
+
+bool kv_leave_all(struct engine *e)
+{
+    enum { LOOKS = 8192 };
+    for (int i = 0; i < LOOKS && e->kv_leaving > 0; i++, e->kv_leaving--) hand_step(e, true);
+    return e->kv_leaving > 0;
 }

@@ -169,15 +169,6 @@ static void value_kv(struct buf *b, const struct engine *e, const struct kv_row 
     buf_slice(b, kv_row_value(e, r));
 }
 
-bool row_kv_value(struct slice stored, uint64_t *version, struct slice *value)
-{
-    enum { BEFORE = 1 + 8 + 8 + 8 };
-    if (stored.len < BEFORE) return false;
-    memcpy(version, stored.at + 1, sizeof *version);
-    *value = slice_make(stored.at + BEFORE, stored.len - BEFORE);
-    return true;
-}
-
 static void value_timer(struct buf *b, const struct timer *t, bool logical)
 {
     buf_u64(b, logical ? 0 : t->where);
@@ -387,27 +378,19 @@ static void cut_dead_letters(struct cutter *c)
     e->dead_letter_cut = e->dead_letter_last;
 }
 
-/* Removed first: a path that came back in the same cut is put behind it. */
 static void cut_kv(struct cutter *c)
 {
     struct engine *e = c->e;
     char key[1 + KV_PATH_MAX];
     key[0] = ROW_KV;
-    for (size_t at = 0; at < e->gone_kv.len;) {
-        uint16_t len;
-        memcpy(&len, e->gone_kv.at + at, sizeof len);
-        memcpy(key + 1, e->gone_kv.at + at + 2, len);
-        c->rows->delete (c->rows->ctx, slice_make(key, 1U + len));
-        at += 2U + len;
-    }
-    e->gone_kv_count = 0;
-    buf_clear(&e->gone_kv);
-    if (e->gone_kv.cap > 1 << 20) buf_free(&e->gone_kv);
     for (uint32_t i = 0; i < e->dirty_kv.count; i++) {
-        struct kv_row *r = slab_find(&e->kv_rows, e->dirty_kv.at[i]);
-        if (r == NULL || !(r->flags & KV_ROW_DIRTY)) continue;
-        kv_cut_made(e, e->dirty_kv.at[i]);
+        const struct kv_row *r = kv_row_at(e, e->dirty_kv.at[i]);
         memcpy(key + 1, r->bytes, r->path_len);
+        kv_cut_made(e, e->dirty_kv.at[i]);
+        if (r->flags & KV_ROW_GONE) {
+            c->rows->delete (c->rows->ctx, slice_make(key, 1U + r->path_len));
+            continue;
+        }
         value_kv(&c->value, e, r);
         c->rows->put(c->rows->ctx, slice_make(key, 1U + r->path_len), buf_view(&c->value));
         buf_clear(&c->value);
@@ -478,7 +461,7 @@ uint64_t engine_cut_size(const struct engine *e)
 {
     return (uint64_t)e->dirty_queues.count + e->dirty_groups.count + e->dirty_partitions.count + e->dirty_cursors.count +
            e->gone_queues.count + e->gone_cursors.len / 12 + e->gone_groups.len / 8 + e->gone_runs.len / RUN_KEY_BYTES +
-           e->gone_letters.len / 16 + e->dirty_kv.count + e->gone_kv_count + e->dirty_timers.count + e->gone_timers.len / 8 +
+           e->gone_letters.len / 16 + e->dirty_kv.count + e->dirty_timers.count + e->gone_timers.len / 8 +
            (e->dead_letter_last - e->dead_letter_cut) + e->moved.dirty + e->moved.letter_count + dedup_cut_size(e->dedup);
 }
 
@@ -735,17 +718,27 @@ static const char *load_dead_letter(struct engine *e, struct key_reader *k, stru
     return NULL;
 }
 
-static const char *load_kv(struct engine *e, struct slice path, struct value_reader *v)
+bool row_kv_read(struct slice stored, struct kv_stored *out)
 {
-    uint8_t space_len = value_u8(v);
-    uint64_t version = value_u64(v);
-    int64_t updated_us = (int64_t)value_u64(v), expires_us = (int64_t)value_u64(v);
-    size_t before = 17U + space_len;
-    if (v->bad || path.len <= before || path.len > KV_PATH_MAX || space_len > KV_NAME_SPACE_BYTES_MAX ||
-        path.at[before - 1] != 0 || version == 0 || version > e->kv_version) {
+    struct value_reader v = {.at = stored.at, .end = stored.at + stored.len};
+    out->space_len = value_u8(&v);
+    out->version = value_u64(&v);
+    out->updated_us = (int64_t)value_u64(&v);
+    out->expires_us = (int64_t)value_u64(&v);
+    out->value = slice_make(v.at, (size_t)(v.end - v.at));
+    return !v.bad;
+}
+
+static const char *load_kv(struct engine *e, struct slice path, struct slice value)
+{
+    struct kv_stored row;
+    if (!row_kv_read(value, &row)) return "a KV row is damaged";
+    size_t before = 17U + row.space_len;
+    if (path.len <= before || path.len > KV_PATH_MAX || row.space_len > KV_NAME_SPACE_BYTES_MAX || path.at[before - 1] != 0 ||
+        row.version == 0 || row.version > e->kv_version) {
         return "a KV row is damaged";
     }
-    kv_row_load(e, path, space_len, slice_make(v->at, (size_t)(v->end - v->at)), version, updated_us, expires_us);
+    kv_row_load(e, path, &row);
     return NULL;
 }
 
@@ -805,7 +798,7 @@ const char *engine_load_row(struct engine *e, struct slice key, struct slice val
     case ROW_SEGMENT:
         return load_segments(e, key, value);
     case ROW_KV:
-        return load_kv(e, slice_make(key.at + 1, key.len - 1), &v);
+        return load_kv(e, slice_make(key.at + 1, key.len - 1), value);
     case ROW_TIMER:
         return load_timer(e, &k, &v);
     case ROW_RUN:
@@ -899,6 +892,16 @@ static void digest_queue(struct digester *d, const struct queue *q)
     while ((p = lane_walk_next(&w)) != NULL) digest_partition(d, p);
 }
 
+static void digest_kv_at_rest(void *ctx, struct slice path, struct slice stored)
+{
+    struct digester *d = ctx;
+    struct kv_stored row;
+    must(row_kv_read(stored, &row));
+    buf_slice(&d->b, path);
+    buf_slice(&d->b, stored);
+    digest_add(d, ROW_KV, row.version);
+}
+
 static void digest_kv(struct digester *d)
 {
     const struct engine *e = d->e;
@@ -915,6 +918,7 @@ static void digest_kv(struct digester *d)
         digest_add(d, ROW_KV, r->version);
         if (absent) kv_value_leave((struct engine *)(uintptr_t)e, kv_row_at(e, at));
     }
+    kv_rest_each((struct engine *)(uintptr_t)e, digest_kv_at_rest, d);
 }
 
 static void digest_timers(struct digester *d)

@@ -53,8 +53,8 @@ void row_key_u64(struct row_key *k, uint64_t v);
 void row_key_lane(struct row_key *k, uint32_t queue, uint32_t partition);
 void row_key_run(struct row_key *k, uint32_t queue, uint32_t partition, uint64_t last_offset);
 
-/* Version and value of a KV row's stored value. False: it is damaged. */
-bool row_kv_value(struct slice stored, uint64_t *version, struct slice *value);
+struct kv_stored;
+bool row_kv_read(struct slice stored, struct kv_stored *out); /* false: it is damaged */
 
 /* A number as it stands in a key. */
 static inline uint64_t row_key_number(const void *at, size_t bytes)

@@ -290,6 +290,9 @@ static void test_kv_values(void **state)
     assert_int_equal(b->scans, 1);
     kv_one(&c, (struct kv_op){.kind = KV_PUT, .key = slice_of("k05"), .value = slice_of("1")});
     foreseen_do(b, &c);
+    assert_int_equal(b->scans, 1); /* whether it is there, and how long its value was */
+    kv_one(&c, (struct kv_op){.kind = KV_PUT, .key = slice_of("k05"), .value = slice_of("2")});
+    foreseen_do(b, &c);
     assert_int_equal(b->told_count, 0);
     kv_one(&c, (struct kv_op){.kind = KV_GET_PREFIX, .limit = 10, .key = slice_of("k1"), .value = slice_of("")});
     foreseen_do(b, &c);

@@ -158,7 +158,7 @@ static void a_prefix_is_read_back_with_one_scan(void **state)
     while (engine_housekeep(k.e)) continue;
     scans = 0;
     assert_int_equal(call(&k, op)->items[0].row_count, 100);
-    assert_int_equal(scans, 0);
+    assert_in_range(scans, 1, 2); /* the keys left too */
     kit_close(&k);
 }
 
