@@ -4,6 +4,7 @@
 #   bench/hold.sh [BINARY] [ROW...]   BINARY: a path with a slash; build/queen by default; nothing is built here
 #
 #   ROW: idle-1m idle-10m    a million and ten million lanes at rest, one group: memory, start
+#        keys                a million KV keys at rest: memory, start
 #        retained            100,000,000 messages of 100 B that nobody takes away: memory and latency beside an almost empty broker (20 GB)
 #        dedup dedup-1g      an hour of ids at 50,000 a second, with the default plan of memory and that of QUEEN_MEMORY_MAX=1G (bench_dedup
 #                            beside BINARY; 10 GB)
@@ -18,15 +19,15 @@
 # Exit code: 0 measured, whether or not a goal was met; 1 something could not be measured.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-all_rows="idle-1m idle-10m retained dedup dedup-1g replay written seek group-delete delete"
+all_rows="idle-1m idle-10m keys retained dedup dedup-1g replay written seek group-delete delete"
 . "$here/lib.sh"
 pid=
 trap 'broker_end; rm -rf "$work"' EXIT
 
 if [ "$quick" = 1 ]; then
-  seconds=5 lanes=100000 lanes_many=1000000 retained=5000000 retained_gb=2 ids=5000000 dedup_gb=1 old=200000
+  seconds=5 keys=100000 lanes=100000 lanes_many=1000000 retained=5000000 retained_gb=2 ids=5000000 dedup_gb=1 old=200000
 else
-  seconds=20 lanes=1000000 lanes_many=10000000 retained=100000000 retained_gb=20 ids=180000000 dedup_gb=10 old=1000000
+  seconds=20 keys=1000000 lanes=1000000 lanes_many=10000000 retained=100000000 retained_gb=20 ids=180000000 dedup_gb=10 old=1000000
 fi
 
 # ---- a broker of our own ----
@@ -100,6 +101,29 @@ idle_rows() {
   row "  resident after a restart" "$line" rss_after_restart_mb most "$2" MB
   say "  at most, while it started" "$line" rss_after_restart_peak_mb MB
   row "  ready again after kill -9" "$line" ready_again_s most "$3" s
+}
+
+# Keys of 10 bytes, values of 40, for ever: what they take is what the broker grew by.
+keys_rows() {
+  local empty rest began
+  broker_begin "$work/data" || { failed=1; return 0; }
+  empty=$(resident_mb)
+  load kv --port "$port" --get --keys "$keys" --size 40 --duration 1
+  sleep 15 # nothing happens: rows leave
+  rest=$(settled_mb)
+  line=$(awk -v empty="$empty" -v rest="$rest" -v keys="$keys" 'BEGIN { printf "{\"bench\":\"keys\",\"rss_mb\":%.1f,\"key_bytes\":%.1f}", rest, (rest - empty) * 1e6 / keys }')
+  echo "$line" >>"$lines"
+  say "$keys KV keys at rest: resident" "$line" rss_mb MB
+  row "  of it for a key" "$line" key_bytes most 50 bytes
+  broker_end
+  began=$(date +%s%N)
+  broker_begin "$work/data" || { failed=1; return 0; }
+  line=$(awk -v ns=$(($(date +%s%N) - began)) -v mb="$(settled_mb)" 'BEGIN { printf "{\"bench\":\"keys-start\",\"start_s\":%.2f,\"rss_mb\":%.1f}", ns / 1e9, mb }')
+  echo "$line" >>"$lines"
+  say "  ready after a restart" "$line" start_s s
+  say "  resident after it" "$line" rss_mb MB
+  broker_end
+  rm -rf "$work/data" "$work/data.log"
 }
 
 # A directory with a queue `hold` of that many lanes, taken by the group `bench`: $work/data. Made once, by the row of idle lanes when it is
@@ -249,6 +273,9 @@ lanes_gone
 if wanted idle-10m; then
   idle_rows "$lanes_many" 2500 10
   lanes_gone
+fi
+if wanted keys; then
+  keys_rows
 fi
 if wanted retained; then
   retained_rows

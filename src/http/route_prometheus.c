@@ -370,6 +370,7 @@ static void numbers_add(struct broker_metrics *all, const struct broker_metrics 
         SUM(engine.lane_bytes),
         SUM(engine.dedup_bytes),
         SUM(engine.kv_value_bytes),
+        SUM(engine.kv_row_bytes),
         SUM(engine.unstored_bytes),
         SUM(engine.runs_in_memory),
         SUM(engine.kv_rows),
@@ -475,7 +476,7 @@ static void memory_families(struct buf *out, const struct http *h, const struct 
         {"{share=\"runs\"}", p->runs, m->engine.runs_in_memory * ENGINE_RUN_BYTES},
         {"{share=\"lanes\"}", p->lanes, m->engine.lane_bytes},
         {"{share=\"dedup\"}", p->dedup, m->engine.dedup_bytes},
-        {"{share=\"kv_values\"}", p->kv_values, m->engine.kv_value_bytes},
+        {"{share=\"kv_values\"}", p->kv_values, m->engine.kv_value_bytes + m->engine.kv_row_bytes},
     };
     const size_t count = sizeof shares / sizeof shares[0];
     single(out, "queen_memory_max_bytes", "gauge", "QUEEN_MEMORY_MAX.", p->total);
