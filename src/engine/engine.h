@@ -432,6 +432,9 @@ void engine_lane_depth(struct engine *e, uint32_t partition, uint32_t group, str
  * passed over, without bringing its lane into memory. */
 bool engine_dead_letter_next(struct engine *e, struct uuid tenant, struct slice queue, struct slice group, uint64_t *before,
                              struct dead_letter_view *out);
+/* The same, with `looks` at letters left, those that do not match among them; counted down. False with none left: go on from `before`. */
+bool engine_dead_letter_look(struct engine *e, struct uuid tenant, struct slice queue, struct slice group, uint64_t *before,
+                             uint32_t *looks, struct dead_letter_view *out);
 
 /* How many there are. O(groups of the queue), or of the tenant. */
 uint64_t engine_dead_letter_count(struct engine *e, struct uuid tenant, struct slice queue, struct slice group);

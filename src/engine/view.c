@@ -241,21 +241,33 @@ static void dead_letter_show(const struct engine *e, const struct dead_letter *d
                                          .created_us = d->created_us};
 }
 
-bool engine_dead_letter_next(struct engine *e, struct uuid tenant, struct slice queue, struct slice group, uint64_t *before,
-                             struct dead_letter_view *out)
+bool engine_dead_letter_look(struct engine *e, struct uuid tenant, struct slice queue, struct slice group, uint64_t *before,
+                             uint32_t *looks, struct dead_letter_view *out)
 {
     const struct queue *one = queue.len == 0 ? NULL : queue_find(e, tenant, queue);
     if (queue.len > 0 && one == NULL) return false;
-    for (uint32_t at; (at = dead_letter_before(e, one == NULL ? 0 : one->number, *before)) != 0;) {
+    for (uint32_t at; *looks > 0 && (at = dead_letter_before(e, one == NULL ? 0 : one->number, *before)) != 0;) {
         struct dead_letter d;
         dead_letter_read(e, at, &d);
         *before = d.sequence;
+        --*looks;
         const struct queue *q = queue_at(e, d.queue);
         if (q == NULL || !uuid_equal(q->tenant, tenant)) continue;
         if (group.len > 0 && !slice_equal(group, group_at(e, d.group)->name)) continue;
         if (out != NULL) dead_letter_show(e, &d, out);
         return true;
     }
+    return false;
+}
+
+bool engine_dead_letter_next(struct engine *e, struct uuid tenant, struct slice queue, struct slice group, uint64_t *before,
+                             struct dead_letter_view *out)
+{
+    uint32_t looks;
+    do {
+        looks = UINT32_MAX;
+        if (engine_dead_letter_look(e, tenant, queue, group, before, &looks, out)) return true;
+    } while (looks == 0);
     return false;
 }
 

@@ -7,17 +7,27 @@
  *           "damaged":true.
  *   errors  400 text for a bad integer, 503
  *
- * `total` counts all that match: the read costs about 50 ns a dead letter of the tenant, plus the payloads of the page. When some of these
- * have to come from disk it runs again once they are there. An answer ends early once it has 32 MiB, or had to read
+ * What is skipped is walked over, and what the filters leave out: LOOKS dead letters a read, then another read goes on from there, so that
+ * nobody else waits for long however many there are. What fails or is removed meanwhile may move a page as it does between two requests.
+ * When payloads have to come from disk a read runs again once they are there. An answer ends early once it has 32 MiB, or had to read
  * COLD_CALL_BYTES of blocks; hasMore is true then. */
 #include "base/limits.h"
 #include "http/answer.h"
 #include "http/render.h"
 #include "http/route.h"
 
+enum { LOOKS = 4096 };
+
+/* Where a page is: `at` when a read begins, which may run several times; `next` when it is over. */
+struct dlq_walk {
+    uint64_t before, passed, rows; /* the sequence to go on below; letters that match so far; those of them that are shown */
+    bool over;
+};
+
 struct dlq_query {
     struct slice queue, group;
-    uint64_t limit, offset;
+    uint64_t limit, offset, total;
+    struct dlq_walk at, next;
 };
 
 /* Message id, transaction id and payload; `piece` is NULL when they cannot be read, which is said: the listing is for people. */
@@ -85,34 +95,49 @@ static bool row_add(struct buf *out, const struct request *r, const struct dead_
 static void dlq_read(struct call *c, struct engine *e, struct engine_now now)
 {
     const struct request *r = c->read_ctx;
-    const struct dlq_query *q = r->route_data;
+    struct dlq_query *q = r->route_data;
+    struct dlq_walk *w = &q->next;
     struct dead_letter_view v;
-    struct buf *out = &c->answer;
-    uint64_t before = UINT64_MAX, total = engine_dead_letter_count(e, r->tenant, q->queue, q->group), rows = 0;
-    bool open = true;
+    uint32_t looks = LOOKS;
     (void)now;
-    buf_text(out, "{\"messages\":[");
-    for (uint64_t n = 0; open && n < total && rows < q->limit && out->len <= POP_BYTES_MAX; n++) {
-        if (!engine_dead_letter_next(e, r->tenant, q->queue, q->group, &before, n < q->offset ? NULL : &v)) break;
-        if (n < q->offset) continue;
-        open = row_add(out, r, &v, rows == 0);
-        rows += open ? 1 : 0;
+    *w = q->at;
+    q->total = engine_dead_letter_count(e, r->tenant, q->queue, q->group);
+    while (w->rows < q->limit && r->out.len + c->answer.len <= POP_BYTES_MAX) {
+        bool shown = w->passed >= q->offset;
+        if (!engine_dead_letter_look(e, r->tenant, q->queue, q->group, &w->before, &looks, shown ? &v : NULL)) {
+            w->over = looks > 0;
+            return;
+        }
+        w->passed++;
+        if (!shown) continue;
+        if (!row_add(&c->answer, r, &v, w->rows == 0)) break;
+        w->rows++;
+    }
+    w->over = true;
+}
+
+static void dlq_after(struct request *r)
+{
+    struct dlq_query *q = r->route_data;
+    struct buf *out = &r->out;
+    if (r->call.outcome != CALL_OK) buf_clear(out);
+    if (!answer_outcome(r)) return;
+    buf_slice(out, buf_view(&r->call.answer));
+    buf_clear(&r->call.answer);
+    q->at = q->next;
+    if (!q->at.over) {
+        request_submit_next(r, r->http->config->pop_timeout_ms, dlq_after);
+        return;
     }
     buf_text(out, "],\"total\":");
-    buf_decimal(out, total);
+    buf_decimal(out, q->total);
     buf_text(out, ",\"pagination\":{\"limit\":");
     buf_decimal(out, q->limit);
     buf_text(out, ",\"offset\":");
     buf_decimal(out, q->offset);
     buf_text(out, ",\"total\":");
-    buf_decimal(out, total);
-    buf_printf(out, ",\"hasMore\":%s}}", q->offset + rows < total ? "true" : "false");
-}
-
-static void dlq_after(struct request *r)
-{
-    if (!answer_outcome(r)) return;
-    buf_slice(&r->out, buf_view(&r->call.answer));
+    buf_decimal(out, q->total);
+    buf_printf(out, ",\"hasMore\":%s}}", q->offset < q->total && q->at.rows < q->total - q->offset ? "true" : "false");
     answer_json(r, 200);
 }
 
@@ -126,7 +151,9 @@ void route_dlq(struct request *r)
     q->offset = offset < 0 ? 0 : (uint64_t)offset;
     query_text(r, "queue", &q->queue);
     query_text(r, "consumerGroup", &q->group);
+    q->at.before = UINT64_MAX;
     r->route_data = q;
+    buf_text(&r->out, "{\"messages\":[");
     r->call.kind = CALL_READ;
     r->call.read = dlq_read;
     r->call.read_ctx = r;

@@ -194,3 +194,27 @@ def test_dead_letter_of_one_group_is_nothing_to_another(broker, queue):
     a, _, _ = batch(broker, queue)
     broker.ack(a, "dlq")
     assert ids(broker.take(queue, group="h", subscriptionMode="all")) == ["a", "b", "c"]
+
+
+def test_pages_far_back_and_filters_that_leave_out_many(broker, queue):
+    """One read looks at some thousand letters; a page behind them takes several, and shows what it would have shown at once."""
+    count, few = 4500, 3
+    broker.configure(queue, retryLimit=0)
+    broker.push_ids(queue, [str(i) for i in range(count)], "p")
+    for group, wanted in (("old", few), ("g", count)):
+        done = 0
+        while done < wanted:
+            answer = broker.take(queue, group=group, batch=min(1000, wanted - done), subscriptionMode="all")
+            broker.ack_batch([(m, "failed", group) for m in answer["messages"]], group=group)
+            done += len(answer["messages"])
+    newest_first = [str(i) for i in reversed(range(count))] + [str(i) for i in reversed(range(few))]
+    for offset in (0, 4090, 4096, count - 1, count, count + few - 1, count + few, 2**40):
+        page = broker.dlq(queue, limit=10, offset=offset)
+        assert [row["transactionId"] for row in page["messages"]] == newest_first[offset:offset + 10], offset
+        assert page["total"] == page["pagination"]["total"] == count + few
+        assert page["pagination"]["hasMore"] == (offset + 10 < count + few)
+    page = broker.dlq(queue, "old", limit=10)  # behind all of the other group's
+    assert [row["transactionId"] for row in page["messages"]] == ["2", "1", "0"]
+    assert (page["total"], page["pagination"]["hasMore"]) == (few, False)
+    page = broker.dlq(queue, "g", limit=1000, offset=4000)  # begins in one read and ends in the next
+    assert [row["transactionId"] for row in page["messages"]] == newest_first[4000:count]
