@@ -382,7 +382,7 @@ static void prefix_foresee(struct foresight *s, struct uuid tenant, const struct
     struct slice first = resumes ? behind : prefix;
     if (kv_space_away(s->e, slice_make(prefix.at, 17U + op->name_space.len)) > 0) {
         memcpy(from + 1, first.at, first.len);
-        range_tell(s, slice_make(from, 1 + first.len), slice_make(to, 1 + end.len));
+        foresee_range(s, slice_make(from, 1 + first.len), slice_make(to, 1 + end.len));
     }
     if (op->flags & KV_KEYS_ONLY) return;
     struct tree_place place = tree_seek(&s->e->kv_order, first);
