@@ -9,8 +9,12 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/files.h"
+#include "base/hash.h"
 #include "base/logger.h"
+#include "broker/node_inner.h"
 #include "log/log_check.h"
+#include "store/store_look.h"
 
 struct known {
     uint32_t group;
@@ -62,18 +66,27 @@ static bool pace(void *ctx, uint64_t bytes)
     return sleep_until(s, s->pace_us);
 }
 
-static void damage_tell(struct scrub *s, uint32_t group, uint64_t end_pos, const struct log_scrub *o)
+static void damage_tell(struct scrub *s, struct known found, const char *what)
 {
-    for (uint32_t i = 0; i < s->known_count; i++)
-        if (s->known[i].group == group && s->known[i].end_pos == end_pos && s->known[i].offset == o->offset) return;
+    for (uint32_t i = 0; i < s->known_count; i++) {
+        const struct known *k = &s->known[i];
+        if (k->group == found.group && k->end_pos == found.end_pos && k->offset == found.offset) return;
+    }
     if (s->known_count == SCRUB_KNOWN_MAX) return; /* enough was said */
-    s->known[s->known_count++] = (struct known){.group = group, .end_pos = end_pos, .offset = o->offset};
+    s->known[s->known_count++] = found;
     pthread_mutex_lock(&s->lock);
     s->view.damaged_total++;
     pthread_mutex_unlock(&s->lock);
+    node_damaged(s->node, found.group, what, false);
+}
+
+static void log_tell(struct scrub *s, uint32_t group, uint64_t end_pos, const struct log_scrub *o)
+{
     char what[NODE_DAMAGE_BYTES];
+    uint32_t before = s->known_count;
     snprintf(what, sizeof what, "the log file %.400s fails its checks at offset %" PRIu64, o->path, o->offset);
-    node_damaged(s->node, group, what, false);
+    damage_tell(s, (struct known){.group = group, .end_pos = end_pos, .offset = o->offset}, what);
+    if (s->known_count == before) return;
     log_error("the log file %s is damaged at offset %" PRIu64
               ": what begins there fails its checks. Messages in it may be lost on this node",
               o->path, o->offset);
@@ -91,9 +104,44 @@ static bool log_pass(struct scrub *s, uint32_t group, struct log *l, uint64_t to
             o.offset = 0;
             log_warn("scrub: %.*s", (int)error.len, error.at);
         }
-        if (o.damaged) damage_tell(s, group, from | top, &o);
+        if (o.damaged) log_tell(s, group, from | top, &o);
         if (from == before || !sleep_until(s, 0)) break;
     }
+    buf_free(&error);
+    return sleep_until(s, 0);
+}
+
+struct store_pass {
+    struct scrub *s;
+    uint32_t group;
+};
+
+static void store_tell(void *ctx, const char *file, const char *text)
+{
+    struct store_pass *p = ctx;
+    char what[NODE_DAMAGE_BYTES];
+    uint32_t before = p->s->known_count;
+    snprintf(what, sizeof what, "the store file %.400s fails its checks", file);
+    damage_tell(p->s, (struct known){.group = p->group, .end_pos = hash64(slice_of(file), 0), .offset = UINT64_MAX}, what);
+    if (p->s->known_count == before) return;
+    log_error("the store file %s is damaged: %s. Rows in it are not served by this node", file, text);
+}
+
+static bool store_pace(void *ctx, uint64_t bytes)
+{
+    struct store_pass *p = ctx;
+    return pace(p->s, bytes);
+}
+
+/* False: it is time to stop. */
+static bool store_pass(struct scrub *s, uint32_t group, const char *group_dir)
+{
+    struct store_pass p = {.s = s, .group = group};
+    struct store_verify v = {.ctx = &p, .damaged = store_tell, .pace = store_pace};
+    struct buf error = {0};
+    char dir[FILES_PATH_BYTES];
+    snprintf(dir, sizeof dir, "%.4096s/store", group_dir);
+    if (store_verify(dir, &v, &error) != STORE_OK) log_warn("scrub: %.*s", (int)error.len, error.at);
     buf_free(&error);
     return sleep_until(s, 0);
 }
@@ -103,6 +151,7 @@ static bool group_scrub(struct scrub *s, uint32_t group)
     struct broker *b = node_group(s->node, group);
     if (b == NULL) return true;
     if (!log_pass(s, group, replica_log(broker_replica(b)), 0)) return false;
+    if (!store_pass(s, group, s->node->groups[group].dir)) return false;
     struct log *archive = broker_archive(b);
     return archive == NULL || log_pass(s, group, archive, PLACE_ARCHIVE);
 }

@@ -1,8 +1,10 @@
-/* Reads the sealed files of the log and of the archive now and then, so that damage is known before somebody needs what is damaged.
+/* Reads the sealed files of the log and of the archive, and the table files of the store, now and then, so that damage is known before
+ * somebody needs what is damaged.
  *
- * One thread for all groups, at most scrub_bytes_s: segment after segment, each record against its checksum, past the kernel's cache. A round
- * that has seen all rests SCRUB_REST_US. Damage is logged once, with file and place, and counted; a node with peers is repaired for it
- * (node_repair.c), one without goes on: reads check what they read themselves, and never serve it. */
+ * One thread for all groups, at most scrub_bytes_s, past the kernel's cache: segment after segment, each record against its checksum; table
+ * after table (those older than a minute), each block. A round that has seen all rests SCRUB_REST_US. Damage is logged once, with file
+ * and place, and counted; a node with peers is repaired for it (node_repair.c), one without goes on: reads check what they read
+ * themselves, and never serve it. */
 #ifndef QUEEN_BROKER_SCRUB_H
 #define QUEEN_BROKER_SCRUB_H
 

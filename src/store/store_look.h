@@ -13,11 +13,16 @@ enum store_status store_look_scan(struct store_look *l, struct slice from, struc
                                   bool (*row)(void *ctx, struct slice key, struct slice value), void *ctx, struct buf *error);
 
 /* Reads every table file of the directory and checks each block's checksum; needs no store that can be opened. `damaged` is called
- * for each file that has any. STORE_IO: the directory cannot be listed. */
+ * for each file that has any. STORE_IO: the directory cannot be listed. Any thread.
+ *
+ * With `pace` the store may be open and its files come and go: what has gone says nothing, what was written in the last minute may be
+ * unfinished and is left out, and bytes come from the disk, not from the kernel's cache. */
+enum { STORE_VERIFY_AGE_S = 60 };
 struct store_verify {
     void *ctx;
     void (*damaged)(void *ctx, const char *file, const char *what);
-    uint64_t files, bytes; /* the outcome */
+    bool (*pace)(void *ctx, uint64_t bytes); /* after each file; false: no more. May be NULL */
+    uint64_t files, bytes;                   /* the outcome */
 };
 enum store_status store_verify(const char *dir, struct store_verify *v, struct buf *error);
 

@@ -442,6 +442,20 @@ def counter(broker, name):
     raise AssertionError("there is no " + name)
 
 
+def test_damage_of_a_store_file_is_found_while_nobody_reads_it(own_broker):
+    broker, queue = filled(own_broker, env={"QUEEN_SCRUB_BYTES_S": str(1 << 20)})
+    broker.restart()
+    store = os.path.join(broker.data_dir, "store")
+    wait_until(lambda: counter(broker, "queen_scrub_bytes_total") > 0, 20, "the log's files are read first")
+    tables = sorted(n for n in os.listdir(store) if n.endswith(".sst"))
+    path = max((os.path.join(store, n) for n in tables), key=os.path.getsize)
+    flip(path, 100)
+    os.utime(path, (1, 1))  # files of the last minute may be unfinished
+    wait_until(lambda: counter(broker, "queen_scrub_damaged_total") == 1, 60, "it is found")
+    said = [line for line in broker.output().splitlines() if "the store file" in line and "is damaged" in line]
+    assert len(said) == 1 and path in said[0]
+
+
 def test_damage_of_a_sealed_file_is_found_while_nobody_reads_it(own_broker):
     broker, queue = filled(own_broker, env={"QUEEN_SCRUB_BYTES_S": str(100 << 20)})
     broker.restart()
