@@ -445,9 +445,10 @@ struct broker *broker_open(const struct config *config, const struct broker_plac
     if (!store_start(b, &mark, exit_code, error)) goto fail;
     if (!segment_bytes_find(b, exit_code, error)) goto fail;
     const struct memory_plan *m = &b->config.memory;
-    struct engine_options eo = {.cold = {.ctx = b, .scan = cold_scan, .block = cold_block},
-                                .budget = {.lanes = m->lanes, .dedup = m->dedup, .kv_values = m->kv_values, .runs = m->runs},
-                                .segment_shift = shift_of(b->config.segment_bytes)};
+    struct engine_options eo = {
+        .cold = {.ctx = b, .scan = cold_scan, .block = cold_block},
+        .budget = {.lanes = m->lanes, .dedup = m->dedup, .kv_values = m->kv_values, .runs = m->runs, .timers = m->timers},
+        .segment_shift = shift_of(b->config.segment_bytes)};
     b->engine = engine_new(&eo);
     if (!state_load(b, &mark, exit_code, error)) goto fail;
     keeper_start(b, &mark);

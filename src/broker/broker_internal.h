@@ -255,8 +255,18 @@ struct retention {
     uint32_t postponed; /* steps, while the store is behind */
 };
 
+/* Rows of timers at rest, read before they are due: ticker.c. */
+struct timers_ahead {
+    struct cold_job job;
+    bool reading;
+    int64_t from_us, until_us; /* of the job under way; it ends earlier when there is much */
+    uint64_t left;             /* bytes */
+    int64_t reached_us;        /* what is due until then was read */
+};
+
 struct ticker {
     struct loop_timer timer;
+    struct timers_ahead ahead;
     bool stale;    /* something happened since the last look at when a timer is due */
     bool proposed; /* a tick waits for its entry or is in the log, not applied */
 };

@@ -483,6 +483,7 @@ static void memory_print(const struct memory_plan *m)
         {"peers", m->peers},
         {"unstored", m->unstored},
         {"runs", m->runs},
+        {"timers", m->timers},
         {"lanes", m->lanes},
         {"dedup", m->dedup},
         {"kv_values", m->kv_values},

@@ -11,7 +11,7 @@ enum {
     GROUP_MIB = 2,    /* of each group: threads, RocksDB without its buffers */
     THREAD_MIB = 1,   /* of each edge */
     BLOCK_MIB = 8,    /* of the log: the one being written and the next one */
-    REST_MIN_MIB = 8, /* lanes, dedup, KV values, runs */
+    REST_MIN_MIB = 8, /* lanes, dedup, KV values, runs, timers */
 };
 
 static uint64_t between(uint64_t value, uint64_t least, uint64_t most)
@@ -93,9 +93,10 @@ bool memory_plan_make(struct memory_plan *p, const struct memory_wish *w, struct
     if (fixed + REST_MIN_MIB * MIB * w->groups > w->total) return does_not_fit(p, w, fixed, error);
     uint64_t rest = w->total - fixed;
     p->runs = between(rest / 16, 0, 32 * MIB * w->groups);
+    p->timers = between(rest / 32, 0, 16 * MIB * w->groups);
     p->dedup = rest / 100 * 36;
     p->kv_values = rest / 100 * 26;
-    p->lanes = rest - p->runs - p->dedup - p->kv_values;
+    p->lanes = rest - p->runs - p->timers - p->dedup - p->kv_values;
     if (w->admit_off) p->bodies = p->admit_bytes_max = 0;
     return true;
 }
@@ -103,8 +104,8 @@ bool memory_plan_make(struct memory_plan *p, const struct memory_wish *w, struct
 void memory_plan_group(struct memory_plan *out, const struct memory_plan *node, uint32_t groups)
 {
     *out = *node;
-    uint64_t *shares[] = {&out->log,          &out->cold_cache,    &out->cold_reads, &out->store,     &out->unstored,
-                          &out->runs,         &out->lanes,         &out->dedup,      &out->kv_values, &out->log_cache,
-                          &out->log_unsynced, &out->store_buffers, &out->store_cache};
+    uint64_t *shares[] = {&out->log,       &out->cold_cache,   &out->cold_reads,    &out->store,      &out->unstored,
+                          &out->runs,      &out->timers,       &out->lanes,         &out->dedup,      &out->kv_values,
+                          &out->log_cache, &out->log_unsynced, &out->store_buffers, &out->store_cache};
     for (uint32_t i = 0; i < sizeof shares / sizeof shares[0]; i++) *shares[i] /= groups;
 }

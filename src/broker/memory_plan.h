@@ -4,7 +4,7 @@
  *         + connections + bodies + answers              requests: rising with clients, refused at their bounds
  *         + log + cold_cache + cold_reads + store       bytes of files that are kept, and rows on their way there
  *         + peers                                       frames of a cluster
- *         + unstored + runs + lanes + dedup + kv_values what the engine keeps of what is stored too, and what is not yet
+ *         + unstored + runs + timers + lanes + dedup + kv_values what the engine keeps of what is stored too, and what is not yet
  *
  * The fixed shares grow with the total up to what is useful; the engine's take what is left. A node's groups share all of it: what a
  * group has is a share by the number of groups (memory_plan_group). A bound says where somebody is refused, made to wait or something
@@ -42,6 +42,7 @@ struct memory_plan {
     uint64_t peers;    /* frames that wait for other nodes, peer_backlog for each of two, and those that come */
     uint64_t unstored; /* rows and values that the store has not written yet */
     uint64_t runs;     /* append runs kept although stored */
+    uint64_t timers;   /* names of timers kept although stored */
     uint64_t lanes, dedup, kv_values;
     /* what the shares are made of */
     uint64_t log_cache, log_unsynced, store_buffers, store_cache, peer_backlog;

@@ -8,7 +8,7 @@ struct sums {
     struct engine *e;
     struct segments live[HOME_COUNT];
     uint64_t messages, bytes, next;
-    bool gap;
+    bool gap, moved;
 };
 
 static void live_add(struct sums *s, uint64_t where, uint64_t bytes)
@@ -113,6 +113,32 @@ static const char *kv_check(const struct engine *e)
     return unstored == e->kv_unstored_bytes ? NULL : "the bytes of KV values that are not stored are not counted right";
 }
 
+static void timer_count_up(void *ctx, const struct timer *t, const struct timer_row *row, struct slice value)
+{
+    struct sums *s = ctx;
+    (void)value;
+    live_add(s, t->where, row->item_bytes);
+    s->moved = s->moved || t->where != row->where;
+}
+
+static const char *timers_check(struct sums *s)
+{
+    struct engine *e = s->e;
+    struct timer_tally tally = {0};
+    uint64_t bytes = 0;
+    struct tree_place place = tree_seek(&e->timer_order, slice_of(""));
+    for (uint32_t at; (at = tree_next(&place)) != 0;) {
+        const struct timer_body *b = timer_at(e, at)->body;
+        live_add(s, timer_at(e, at)->where, b->item_bytes);
+        bytes += sizeof *b + b->path_len + b->partition_len + b->transaction_len;
+    }
+    if (bytes != e->timer_bytes) return "the bytes of timers in memory are not counted right";
+    if (timers_at_rest(e, timer_count_up, s) + e->timer_order.count != e->timers.used) return "a timer at rest has no row";
+    if (s->moved) return "a timer at rest is elsewhere than its row says";
+    while (timers_tally(e, slice_of(""), 7, &tally)) continue;
+    return tally.count == e->timers.used ? NULL : "a timer is not found by its path";
+}
+
 const char *engine_check(struct engine *e)
 {
     struct sums s = {.e = e};
@@ -126,8 +152,7 @@ const char *engine_check(struct engine *e)
         dead_letter_read(e, at, &d);
         live_add(&s, d.where, LETTER_HOLDS);
     }
-    struct tree_place place = tree_seek(&e->timer_order, slice_of(""));
-    for (uint32_t at; (at = tree_next(&place)) != 0;) live_add(&s, timer_at(e, at)->where, timer_at(e, at)->item_bytes);
+    if (wrong == NULL) wrong = timers_check(&s);
     for (int home = 0; home < HOME_COUNT; home++) {
         if (wrong == NULL) wrong = segments_compare(e, home, &s.live[home]);
         free(s.live[home].bytes);

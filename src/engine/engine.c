@@ -193,6 +193,7 @@ bool engine_housekeep(struct engine *e)
     more = lanes_leave_all(e) || more;
     more = kv_leave_all(e) || more;
     more = kv_values_bound(e, 16 * KV_LOOKS) || more;
+    more = timers_leave(e) || more;
     budgets_lend(e);
     more |= dedup_housekeep(e->dedup, e->last_head.wall_us / 1000);
     more |= queue_reap(e);
@@ -208,6 +209,7 @@ void engine_idle(struct engine *e)
 void engine_visits_over(struct engine *e)
 {
     lanes_visited(e);
+    timers_leave(e);
 }
 
 /* ---- apply ---------------------------------------------------------------------------------------------------------- */

@@ -17,6 +17,7 @@
 
 #include "base/arena.h"
 #include "base/buf.h"
+#include "base/limits.h"
 #include "engine/command.h"
 #include "engine/ids.h"
 
@@ -43,6 +44,7 @@ struct engine_budget {
     uint64_t dedup;     /* ids of dedup windows, with what finds those that left: also what the others leave of theirs */
     uint64_t kv_values; /* KV rows that could rest, and values of the others */
     uint64_t runs;      /* append runs */
+    uint64_t timers;    /* names and details of timers; when they are due stays */
 };
 
 struct engine_options {
@@ -300,8 +302,15 @@ void engine_autopilot(struct engine *e, struct pop_command *p, bool choose_batch
 void engine_pop_policy(struct engine *e, const struct pop_command *p, bool *conflates, bool *conflict);
 /* How long from `now` until the next timer is due, in microseconds; 0 = now; -1 = none is pending. */
 int64_t engine_timer_due_us(struct engine *e, struct engine_now now);
+/* Of the timers due until `until_us`, `limit` of which are looked at, the one at rest that is due first: it is read from the store
+ * when it fires. False: none was seen. */
+bool engine_timer_at_rest(struct engine *e, int64_t until_us, uint32_t limit, int64_t *due_us);
+/* Where the rows of timers due in [from_us, until_us] are, and which time such a row's is. */
+enum { TIMER_ROW_KEY_BYTES = 17 };
+void engine_timer_rows(int64_t from_us, int64_t until_us, char from[TIMER_ROW_KEY_BYTES], char to[TIMER_ROW_KEY_BYTES]);
+int64_t engine_timer_row_due_us(struct slice key);
 /* The lanes that the timers due at `now` will append to, at most `limit` timers (for hand-off in one entry). Order and repeats are
- * unspecified. Gives the number of due timers seen. */
+ * unspecified. Gives the number of due timers seen. Names of timers at rest are read from the store; `each` NULL: they are counted only. */
 uint32_t engine_timers_due(struct engine *e, struct engine_now now, uint32_t limit,
                            void (*each)(void *ctx, struct uuid tenant, struct slice queue, struct slice partition), void *ctx);
 /* Retention: what the queues' options let go. Looks at up to `looks` lanes and `runs` appends, going on where the last call ended, and
@@ -462,8 +471,16 @@ struct timer_view {
 bool engine_timer_get(struct engine *e, struct uuid tenant, struct slice queue, struct slice key, struct timer_view *out);
 /* The first timer of the queue behind the key `after` (empty to begin), in key byte order. */
 bool engine_timer_next(struct engine *e, struct uuid tenant, struct slice queue, struct slice after, struct timer_view *out);
-/* Timers of the queue whose key begins with the prefix. O(log n). */
-uint64_t engine_timer_count(struct engine *e, struct uuid tenant, struct slice queue, struct slice prefix);
+/* How many timers of the queue have keys that begin with the prefix: a part of the count, of so many rows of the store at most. `tally`
+ * is zeroed at first. True: there is more to count; between two calls timers may come and go. */
+enum { TIMER_PATH_MAX = 16 + 2 + NAMES_BYTES_MAX + TIMER_KEY_BYTES_MAX };
+struct timer_tally {
+    uint64_t count;
+    size_t next_len;
+    char next[TIMER_PATH_MAX]; /* where it goes on */
+};
+bool engine_timers_count(struct engine *e, struct uuid tenant, struct slice queue, struct slice prefix, uint32_t looks,
+                         struct timer_tally *tally);
 
 /* Reading by offset: no cursor, no lease. */
 enum fetch_status { FETCH_OK, FETCH_NO_QUEUE, FETCH_OUT_OF_RANGE };
@@ -564,6 +581,7 @@ enum { ENGINE_RUN_BYTES = 40 };
 struct engine_stats {
     uint64_t kv_rows, kv_bytes, timers;
     uint64_t kv_rows_in_memory, kv_row_bytes; /* kv_row_bytes: what those that may leave take besides their values */
+    uint64_t timers_in_memory, timer_bytes;   /* those that are not at rest; what of them the budget counts */
     uint64_t lock_rows;                       /* permits: kv_rows of the locks' namespace, of all tenants */
     int64_t timer_first_us;                   /* when the first timer is due, wall time; 0 = none is pending */
     uint64_t queues, partitions, groups, cursors, leases, dedup_ids, dead_letters, runs_in_memory;
@@ -585,7 +603,7 @@ const char *engine_check(struct engine *e);
 
 /* ---- rows --------------------------------------------------------------------------------------------------------- */
 
-enum { ROW_KEY_BYTES_MAX = 600 };
+enum { ROW_KEY_BYTES_MAX = 1 + TIMER_PATH_MAX };
 
 /* Where a cut's rows go. Keys are at most ROW_KEY_BYTES_MAX; `put` of an existing key replaces it. delete_range is [from, to). */
 struct engine_rows {

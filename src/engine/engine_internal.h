@@ -229,24 +229,52 @@ static inline int64_t kv_row_expires_us(const struct kv_row *r)
     return heap_holds(&r->due) ? r->due.key : 0;
 }
 
-/* A pending timer. `path`: tenant (16 bytes), length of the queue's name (2, big-endian), queue, key. Its message is the push group at
- * `where`, where the schedule command was logged. */
+/* What is always in memory of a pending timer: 40 bytes. */
 struct timer {
-    char *bytes; /* path, partition, transaction id */
-    uint64_t sequence, where;
+    struct heap_node due;    /* wall time; `tie` is its sequence, the order in which they were scheduled. 0 = a free record */
+    uint64_t where;          /* of its message: the push group in the schedule command that was logged */
+    struct timer_body *body; /* NULL: at rest, in the store only */
+};
+
+/* The rest of one in memory. `path`: tenant (16 bytes), length of the queue's name (2, big-endian), queue, key. */
+struct timer_body {
+    struct timer_body *newer, *older; /* by when they were wanted */
+    uint32_t number;
     uint16_t path_len, queue_len, partition_len, transaction_len;
     uint32_t block_bytes, item_bytes;
-    uint8_t dirty;
+    bool dirty, cut; /* cut: a cut gave its rows, the last time when it was due at cut_due_us */
     struct uuid message;
-    int64_t created_us, updated_us;
-    struct heap_node due; /* wall time */
+    int64_t created_us, updated_us, cut_due_us;
+    uint64_t cut_revision; /* of that cut; 0: read from the store */
+    char texts[];          /* path, partition, transaction id */
 };
-enum { TIMER_PATH_MAX = 16 + 2 + NAMES_BYTES_MAX + TIMER_KEY_BYTES_MAX };
 
-static inline struct slice timer_path(const struct timer *t)
+static inline struct slice timer_path(const struct timer_body *b)
 {
-    return slice_make(t->bytes, t->path_len);
+    return slice_make(b->texts, b->path_len);
 }
+
+/* A timer's row, taken apart. The texts are in the row. */
+struct timer_row {
+    uint64_t sequence, where;
+    int64_t due_us, created_us, updated_us;
+    uint32_t block_bytes, item_bytes;
+    uint16_t queue_len;
+    struct uuid message;
+    struct slice path, partition, transaction;
+};
+
+struct timer_tenant {
+    struct uuid tenant;
+    uint64_t count;
+};
+
+/* Paths of which all are in memory: from < path <= to. */
+struct timer_span {
+    struct buf from, to;
+    uint32_t ahead; /* rows to look at next */
+    bool known;
+};
 
 /* Live bytes by segment of the log, from `base` on. */
 struct segments {
@@ -325,9 +353,12 @@ struct engine {
     struct buf gone_groups;  /* of queues that stay, since the last cut: queue, group, u32 each */
     uint64_t run_count;
     struct read_back **read_back; /* run.c */
-    struct slab kv_rows, kv_spaces, timers;
-    struct idmap kv_paths, timer_paths; /* kv_paths: of a row at rest KV_AWAY */
-    struct tree kv_order, kv_spaces_order, timer_order;
+    struct slab kv_rows, kv_spaces, timers, timer_tenants;
+    struct idmap kv_paths, timer_paths, timer_tenant_ids; /* kv_paths: of a row at rest KV_AWAY */
+    struct tree kv_order, kv_spaces_order, timer_order;   /* timer_order: of those in memory */
+    struct timer_body *timer_newest, *timer_oldest;       /* in memory, by when they were wanted */
+    uint64_t timer_bytes;                                 /* of those */
+    struct timer_span timer_span;
     struct heap kv_expiry, timers_due;
     uint64_t kv_version, kv_bytes, timer_last; /* counters: version given, bytes of paths and values, timer sequence given */
     uint64_t lock_rows;                        /* of kv_rows */
@@ -345,8 +376,9 @@ struct engine {
     struct buf gone_cursors; /* removed since the last cut while their lanes stay: queue, partition, group, u32 each */
     struct buf gone_letters; /* removed since the last cut while their queues stay: queue, sequence, u64 each */
     struct numbers dirty_kv, dirty_timers;
-    struct buf gone_timers; /* sequences removed since the last cut, u64 each */
-    int64_t safe_us;        /* newest createdAt of all lanes */
+    struct buf gone_timers;      /* removed since the last cut: when they were due and sequence, u64 each */
+    struct buf gone_timer_paths; /* of those, each u16 length and bytes */
+    int64_t safe_us;             /* newest createdAt of all lanes */
     /* foresee.c: so many of this group's ready cursors are spoken for, by pops that come after this entry */
     uint64_t foreseen_index;
     uint32_t foreseen_group, foreseen_count;
@@ -432,6 +464,7 @@ void lanes_loaded(struct engine *e);
 /* ---- row.c: false when it is damaged ---- */
 bool row_lane_read(struct slice key, struct slice value, struct lane_row *out);
 bool row_cursor_read(struct slice key, struct slice value, struct cursor_row *out);
+bool row_timer_read(struct slice key, struct slice value, struct timer_row *out);
 bool row_run_key_read(struct slice key, uint32_t *partition, uint64_t *last_offset);
 
 /* ---- queue.c: groups ---- */
@@ -666,9 +699,42 @@ void timers_init(struct engine *e);
 void timers_free(struct engine *e);
 void timers_do(struct engine *e, const struct timers_command *c, uint64_t where_of_ops, struct arena *arena,
                struct timers_result *out);
+uint64_t timers_of_tenant(const struct engine *e, struct uuid tenant);
+void timer_load(struct engine *e, const struct timer_row *row); /* at rest */
+struct slice timer_path_make(char out[TIMER_PATH_MAX], struct uuid tenant, struct slice queue, struct slice key);
+
+/* A look at `left` of the timers due until then; counted down. */
+struct timers_due {
+    struct engine *e;
+    int64_t until_us;
+    uint32_t left;
+    bool reads; /* names of those at rest, once: some are then still at rest */
+    void (*each)(void *ctx, struct uuid tenant, struct slice queue, struct slice partition); /* in memory; or NULL */
+    void *ctx;
+    const struct timer *resting; /* out: the one at rest seen that is due first */
+};
+void timers_due_walk(struct timers_due *w);
+
+/* timer_rest.c: what of them is in memory. */
 struct timer *timer_at(const struct engine *e, uint32_t at);
-uint32_t timer_load(struct engine *e, const struct timer *t, struct slice path, struct slice partition,
-                    struct slice transaction, int64_t due_us);
+uint32_t timer_numbered(const struct engine *e, struct slice path, uint64_t sequence); /* 0: there is none */
+struct timer_body *timer_open(const struct engine *e, uint32_t at);                    /* one at rest is read back */
+/* Reads back a timer at rest, and those due behind it until then, by one scan of so many rows. */
+void timers_wake(const struct engine *e, const struct timer *from, int64_t until_us, uint32_t most);
+/* In the place of the one that is there, whose path it must have. The slices may lie in that one's row, not in itself. */
+struct timer_body *timer_body_new(struct engine *e, uint32_t at, const struct timer_row *row);
+void timer_body_drop(struct engine *e, struct timer *t);
+void timer_touch(struct engine *e, struct timer_body *b); /* into the next cut */
+void timers_rest(struct engine *e);                       /* after a cut was stored: some leave */
+bool timers_leave(struct engine *e);                      /* true: more may */
+/* Of the path's queue the next timer behind it, in memory then; 0 = none. */
+uint32_t timer_behind(const struct engine *e, struct slice path);
+/* Goes on counting those whose path begins with the prefix; looks at so many rows. True: there is more. */
+bool timers_tally(const struct engine *e, struct slice prefix, uint32_t looks, struct timer_tally *t);
+/* All timers at rest, from their rows, in the order in which they are due. Gives their number. */
+uint64_t timers_at_rest(const struct engine *e,
+                        void (*each)(void *ctx, const struct timer *t, const struct timer_row *row, struct slice value),
+                        void *ctx);
 
 /* position.c: the first item whose queue does not exist; -1 = none. */
 int64_t positions_missing(const struct engine *e, const struct positions_command *c);

@@ -460,6 +460,30 @@ static void trim_foresee(struct foresight *s, const struct command *c)
     }
 }
 
+static void timer_rows_tell(struct foresight *s, const struct timer *t, int64_t until_us)
+{
+    struct row_key from, to;
+    row_key_timer(&from, t->due.key, t->due.tie);
+    row_key_timer(&to, until_us, UINT64_MAX);
+    range_tell(s, row_key_view(&from), row_key_view(&to));
+}
+
+static void timers_foresee(struct foresight *s, const struct command *c)
+{
+    struct timers_command timers;
+    struct timer_op op;
+    char room[TIMER_PATH_MAX];
+    if (s->e->timers.used == s->e->timer_order.count || !timers_decode(c, &timers)) return;
+    while (timer_op_next(&timers.ops, &op)) {
+        uint64_t hash = hash64(timer_path_make(room, timers.tenant, op.queue, op.key), 1);
+        uint32_t at = 0, number;
+        while ((number = idmap_next(&s->e->timer_paths, hash, &at)) != 0) {
+            const struct timer *t = timer_at(s->e, number);
+            if (t->body == NULL) timer_rows_tell(s, t, t->due.key);
+        }
+    }
+}
+
 static void step_foresee(struct foresight *s, const struct command *c)
 {
     struct step_command step;
@@ -469,6 +493,7 @@ static void step_foresee(struct foresight *s, const struct command *c)
     if (step.has_push) push_foresee(s, &step.push);
     if (step.has_positions) positions_foresee(s, &step.positions);
     if (step.has_kv) kv_foresee(s, &step.kv);
+    if (step.has_timers) timers_foresee(s, &step.timers);
     if (step.has_pop) pop_foresee(s, &step.pop);
 }
 
@@ -478,11 +503,22 @@ static void timer_lane_foresee(void *ctx, struct uuid tenant, struct slice queue
     foresee_name(s, queue_find(s->e, tenant, queue), partition);
 }
 
+static void due_foresee(struct foresight *s)
+{
+    enum { AHEAD_US = 1000000 }; /* when the entry will be applied is not known; but the first timer is due then */
+    const struct heap_node *first = heap_min(&s->e->timers_due);
+    if (first == NULL) return;
+    int64_t due_us = first->key > s->e->last_head.wall_us ? first->key : s->e->last_head.wall_us;
+    struct timers_due due = {
+        .e = s->e, .until_us = due_us + AHEAD_US, .left = TIMERS_A_TICK, .each = timer_lane_foresee, .ctx = s};
+    timers_due_walk(&due);
+    if (due.resting != NULL) timer_rows_tell(s, due.resting, due.until_us);
+}
+
 void engine_rows_foreseen(struct engine *e, const struct command *c, const struct engine_foreseen *f)
 {
     struct foresight s = {.e = e, .f = f, .left = FORESEEN_MAX};
     struct letter_move_command move;
-    struct engine_now soon = {.log_us = e->last_head.log_us, .wall_us = e->last_head.wall_us + 1000000};
     switch (c->kind) {
     case COMMAND_PUSH:
         push_foresee(&s, c);
@@ -512,7 +548,10 @@ void engine_rows_foreseen(struct engine *e, const struct command *c, const struc
         if (letter_move_decode(c, &move)) push_foresee(&s, &move.push);
         return;
     case COMMAND_TICK:
-        engine_timers_due(e, soon, TIMERS_A_TICK, timer_lane_foresee, &s);
+        due_foresee(&s);
+        return;
+    case COMMAND_TIMERS:
+        timers_foresee(&s, c);
         return;
     default:
         return;

@@ -3,7 +3,7 @@
  *   engine_lane_holders .. -> the caller copies -> engine_move
  *     run      in memory and, unless it is so new that no cut had it, in a stored row: that one is read, changed and kept here
  *              (struct moved_row) until the store has it. Who reads rows of runs sees it instead of the store's
- *     timer    in memory; its row is cut again
+ *     timer    its row is read if it is at rest, and cut again
  *     letter   the same
  *
  * A moved row that is given up, or whose queue is gone, is not put again: what is gone stays gone. While a deleted queue is being reaped its
@@ -253,17 +253,20 @@ static uint32_t timers_high(const struct engine *e)
 bool engine_timer_holders(struct engine *e, uint64_t *next, uint64_t first, uint64_t end, uint32_t looks,
                           void (*found)(void *ctx, const struct holder *h), void *ctx)
 {
+    enum { LOOKS_OF_A_READ = 16 }; /* what is at rest costs as much */
     uint32_t at = *next == 0 ? 1 : (uint32_t)*next;
     for (; at < timers_high(e) && looks > 0; at++, looks--) {
         const struct timer *t = slab_find(&e->timers, at);
-        if (t == NULL || t->sequence == 0 || t->where < first || t->where >= end) continue; /* 0: a free record */
+        if (t == NULL || t->due.tie == 0 || t->where < first || t->where >= end) continue; /* 0: a free record */
+        if (t->body == NULL) looks = looks > LOOKS_OF_A_READ ? looks - LOOKS_OF_A_READ : 1;
+        const struct timer_body *body = timer_open(e, at);
         struct holder h = {.where = t->where,
-                           .number = t->sequence,
+                           .number = t->due.tie,
                            .us = t->due.key,
-                           .bytes = t->block_bytes,
+                           .bytes = body->block_bytes,
                            .at = at,
                            .kind = HOLDER_TIMER};
-        memcpy(h.tenant.bytes, t->bytes, sizeof h.tenant.bytes);
+        memcpy(h.tenant.bytes, body->texts, sizeof h.tenant.bytes);
         found(ctx, &h);
     }
     *next = at;
@@ -387,11 +390,11 @@ static bool run_move(struct engine *e, const struct holder *h, uint64_t to)
 static bool timer_move(struct engine *e, const struct holder *h, uint64_t to)
 {
     struct timer *t = h->at < timers_high(e) ? slab_find(&e->timers, h->at) : NULL;
-    if (t == NULL || t->sequence != h->number || t->where != h->where) return false;
+    if (t == NULL || t->due.tie != h->number || t->where != h->where) return false;
+    struct timer_body *body = timer_open(e, h->at);
     t->where = to;
-    bytes_move(e, h->where, to, t->item_bytes);
-    if (!t->dirty) numbers_add(&e->dirty_timers, h->at);
-    t->dirty = 1;
+    bytes_move(e, h->where, to, body->item_bytes);
+    timer_touch(e, body);
     return true;
 }
 

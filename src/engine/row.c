@@ -47,6 +47,29 @@ void row_key_run(struct row_key *k, uint32_t queue, uint32_t partition, uint64_t
     row_key_u64(k, last_offset);
 }
 
+void row_key_timer(struct row_key *k, int64_t due_us, uint64_t sequence)
+{
+    row_key_begin(k, ROW_TIMER);
+    row_key_u64(k, (uint64_t)due_us);
+    row_key_u64(k, sequence);
+}
+
+void engine_timer_rows(int64_t from_us, int64_t until_us, char from[TIMER_ROW_KEY_BYTES], char to[TIMER_ROW_KEY_BYTES])
+{
+    struct row_key k;
+    row_key_timer(&k, from_us, 0);
+    must(k.len == TIMER_ROW_KEY_BYTES);
+    memcpy(from, k.bytes, k.len);
+    row_key_timer(&k, until_us, UINT64_MAX);
+    memcpy(to, k.bytes, k.len);
+}
+
+int64_t engine_timer_row_due_us(struct slice key)
+{
+    must(key.len == TIMER_ROW_KEY_BYTES);
+    return (int64_t)row_key_number(key.at + 1, 8);
+}
+
 struct key_reader {
     const unsigned char *at, *end;
     bool bad;
@@ -169,19 +192,19 @@ static void value_kv(struct buf *b, const struct engine *e, const struct kv_row 
     buf_slice(b, kv_row_value(e, r));
 }
 
-static void value_timer(struct buf *b, const struct timer *t, bool logical)
+static void value_timer(struct buf *b, const struct timer *t)
 {
-    buf_u64(b, logical ? 0 : t->where);
-    buf_u32(b, t->block_bytes);
-    buf_u32(b, t->item_bytes);
-    buf_put(b, t->message.bytes, 16);
-    buf_u64(b, (uint64_t)t->created_us);
-    buf_u64(b, (uint64_t)t->updated_us);
-    buf_u64(b, (uint64_t)t->due.key);
-    buf_u16(b, t->queue_len);
-    put_text(b, timer_path(t));
-    put_text(b, slice_make(t->bytes + t->path_len, t->partition_len));
-    put_text(b, slice_make(t->bytes + t->path_len + t->partition_len, t->transaction_len));
+    const struct timer_body *body = t->body;
+    buf_u64(b, t->where);
+    buf_u32(b, body->block_bytes);
+    buf_u32(b, body->item_bytes);
+    buf_put(b, body->message.bytes, 16);
+    buf_u64(b, (uint64_t)body->created_us);
+    buf_u64(b, (uint64_t)body->updated_us);
+    buf_u16(b, body->queue_len);
+    put_text(b, timer_path(body));
+    put_text(b, slice_make(body->texts + body->path_len, body->partition_len));
+    put_text(b, slice_make(body->texts + body->path_len + body->partition_len, body->transaction_len));
 }
 
 static void value_meta(struct buf *b, const struct engine *e)
@@ -398,25 +421,62 @@ static void cut_kv(struct cutter *c)
     e->dirty_kv.count = 0;
 }
 
+/* Removed first: a path that came back in the same cut is put behind it. */
+static void cut_gone_timers(struct cutter *c)
+{
+    struct engine *e = c->e;
+    char path[1 + TIMER_PATH_MAX];
+    path[0] = (char)ROW_TIMER_PATH;
+    for (size_t at = 0; at < e->gone_timers.len; at += 16) {
+        uint64_t key[2];
+        memcpy(key, e->gone_timers.at + at, sizeof key);
+        row_key_timer(&c->key, (int64_t)key[0], key[1]);
+        c->rows->delete (c->rows->ctx, row_key_view(&c->key));
+    }
+    for (size_t at = 0; at < e->gone_timer_paths.len;) {
+        uint16_t len;
+        memcpy(&len, e->gone_timer_paths.at + at, sizeof len);
+        memcpy(path + 1, e->gone_timer_paths.at + at + 2, len);
+        c->rows->delete (c->rows->ctx, slice_make(path, 1U + len));
+        at += 2U + len;
+    }
+    buf_clear(&e->gone_timers);
+    buf_clear(&e->gone_timer_paths);
+    if (e->gone_timer_paths.cap > 1 << 20) buf_free(&e->gone_timer_paths);
+}
+
+/* Both rows of one that is new, else the one that changed; its key may be another one than before. */
+static void cut_timer(struct cutter *c, const struct timer *t)
+{
+    struct timer_body *b = t->body;
+    if (b->cut && b->cut_due_us != t->due.key) {
+        row_key_timer(&c->key, b->cut_due_us, t->due.tie);
+        c->rows->delete (c->rows->ctx, row_key_view(&c->key));
+    }
+    row_key_timer(&c->key, t->due.key, t->due.tie);
+    value_timer(&c->value, t);
+    cut_put(c);
+    if (!b->cut) {
+        char path[1 + TIMER_PATH_MAX];
+        path[0] = (char)ROW_TIMER_PATH;
+        memcpy(path + 1, b->texts, b->path_len);
+        buf_u64(&c->value, t->due.tie);
+        c->rows->put(c->rows->ctx, slice_make(path, 1U + b->path_len), buf_view(&c->value));
+        buf_clear(&c->value);
+    }
+    b->dirty = false;
+    b->cut = true;
+    b->cut_due_us = t->due.key;
+    b->cut_revision = engine_revision(c->e);
+}
+
 static void cut_timers(struct cutter *c)
 {
     struct engine *e = c->e;
-    for (size_t at = 0; at + 8 <= e->gone_timers.len; at += 8) {
-        uint64_t sequence;
-        memcpy(&sequence, e->gone_timers.at + at, sizeof sequence);
-        row_key_begin(&c->key, ROW_TIMER);
-        row_key_u64(&c->key, sequence);
-        c->rows->delete (c->rows->ctx, row_key_view(&c->key));
-    }
-    buf_clear(&e->gone_timers);
+    cut_gone_timers(c);
     for (uint32_t i = 0; i < e->dirty_timers.count; i++) {
-        struct timer *t = slab_find(&e->timers, e->dirty_timers.at[i]);
-        if (t == NULL || !t->dirty) continue;
-        t->dirty = 0;
-        row_key_begin(&c->key, ROW_TIMER);
-        row_key_u64(&c->key, t->sequence);
-        value_timer(&c->value, t, false);
-        cut_put(c);
+        const struct timer *t = slab_find(&e->timers, e->dirty_timers.at[i]);
+        if (t != NULL && t->due.tie != 0 && t->body != NULL && t->body->dirty) cut_timer(c, t);
     }
     e->dirty_timers.count = 0;
 }
@@ -461,7 +521,7 @@ uint64_t engine_cut_size(const struct engine *e)
 {
     return (uint64_t)e->dirty_queues.count + e->dirty_groups.count + e->dirty_partitions.count + e->dirty_cursors.count +
            e->gone_queues.count + e->gone_cursors.len / 12 + e->gone_groups.len / 8 + e->gone_runs.len / RUN_KEY_BYTES +
-           e->gone_letters.len / 16 + e->dirty_kv.count + e->dirty_timers.count + e->gone_timers.len / 8 +
+           e->gone_letters.len / 16 + e->dirty_kv.count + e->dirty_timers.count + e->gone_timers.len / 16 +
            (e->dead_letter_last - e->dead_letter_cut) + e->moved.dirty + e->moved.letter_count + dedup_cut_size(e->dedup);
 }
 
@@ -498,6 +558,7 @@ void engine_cut_stored(struct engine *e, uint64_t revision)
     }
     e->cut_stored = revision;
     lanes_rest(e);
+    timers_rest(e);
 }
 
 /* ---- load ----------------------------------------------------------------------------------------------------------- */
@@ -742,23 +803,31 @@ static const char *load_kv(struct engine *e, struct slice path, struct slice val
     return NULL;
 }
 
-static const char *load_timer(struct engine *e, struct key_reader *k, struct value_reader *v)
+bool row_timer_read(struct slice key, struct slice value, struct timer_row *out)
 {
-    struct timer t = {.sequence = key_u64(k)};
-    t.where = value_u64(v);
-    t.block_bytes = value_u32(v);
-    t.item_bytes = value_u32(v);
-    value_into(v, t.message.bytes, 16);
-    t.created_us = (int64_t)value_u64(v);
-    t.updated_us = (int64_t)value_u64(v);
-    int64_t due_us = (int64_t)value_u64(v);
-    t.queue_len = value_u16(v);
-    struct slice path = value_text(v), partition = value_text(v), transaction = value_text(v);
-    if (v->bad || k->bad || t.sequence == 0 || t.sequence > e->timer_last || path.len > TIMER_PATH_MAX ||
-        path.len <= 18U + t.queue_len) {
-        return "a timer's row is damaged";
-    }
-    timer_load(e, &t, path, partition, transaction, due_us);
+    struct key_reader k = key_behind_kind(key);
+    struct value_reader v = {.at = value.at, .end = value.at + value.len};
+    out->due_us = (int64_t)key_u64(&k);
+    out->sequence = key_u64(&k);
+    out->where = value_u64(&v);
+    out->block_bytes = value_u32(&v);
+    out->item_bytes = value_u32(&v);
+    value_into(&v, out->message.bytes, 16);
+    out->created_us = (int64_t)value_u64(&v);
+    out->updated_us = (int64_t)value_u64(&v);
+    out->queue_len = value_u16(&v);
+    out->path = value_text(&v);
+    out->partition = value_text(&v);
+    out->transaction = value_text(&v);
+    return !v.bad && !k.bad && key.len == TIMER_ROW_KEY_BYTES && out->sequence != 0 && out->path.len <= TIMER_PATH_MAX &&
+           out->path.len > 18U + out->queue_len;
+}
+
+static const char *load_timer(struct engine *e, struct slice key, struct slice value)
+{
+    struct timer_row row;
+    if (!row_timer_read(key, value, &row) || row.sequence > e->timer_last) return "a timer's row is damaged";
+    timer_load(e, &row);
     return NULL;
 }
 
@@ -800,8 +869,9 @@ const char *engine_load_row(struct engine *e, struct slice key, struct slice val
     case ROW_KV:
         return load_kv(e, slice_make(key.at + 1, key.len - 1), value);
     case ROW_TIMER:
-        return load_timer(e, &k, &v);
+        return load_timer(e, key, value);
     case ROW_RUN:
+    case ROW_TIMER_PATH:
     case ROW_DEDUP_RECORDS:
         return NULL;
     }
@@ -921,15 +991,32 @@ static void digest_kv(struct digester *d)
     kv_rest_each((struct engine *)(uintptr_t)e, digest_kv_at_rest, d);
 }
 
+/* But for the place, with which its value begins. */
+static void digest_timer(struct digester *d, const struct timer *t, struct slice value)
+{
+    must(value.len > 8);
+    buf_slice(&d->b, slice_make(value.at + 8, value.len - 8));
+    buf_u64(&d->b, (uint64_t)t->due.key);
+    digest_add(d, ROW_TIMER, t->due.tie);
+}
+
+static void digest_timer_at_rest(void *ctx, const struct timer *t, const struct timer_row *row, struct slice value)
+{
+    (void)row;
+    digest_timer(ctx, t, value);
+}
+
 static void digest_timers(struct digester *d)
 {
     struct tree_place p = tree_seek(&d->e->timer_order, slice_of(""));
-    uint32_t at;
-    while ((at = tree_next(&p)) != 0) {
-        const struct timer *t = timer_at(d->e, at);
-        value_timer(&d->b, t, true);
-        digest_add(d, ROW_TIMER, t->sequence);
+    struct buf value = {0};
+    for (uint32_t at; (at = tree_next(&p)) != 0;) {
+        buf_clear(&value);
+        value_timer(&value, timer_at(d->e, at));
+        digest_timer(d, timer_at(d->e, at), buf_view(&value));
     }
+    buf_free(&value);
+    timers_at_rest(d->e, digest_timer_at_rest, d);
 }
 
 struct hash128_pair engine_digest(struct engine *e)

@@ -9,11 +9,12 @@
  *   07 class sequence               chunk of the dedup journal (24 bytes a record)
  *   08 home                         live bytes of the segments of the log (0), of the archive (1): node-local
  *   09 path                         KV row: version, times, value (path: tenant, namespace, 0, key)
- *   0a sequence                     timer: path, destination, due time, place of its message
+ *   0a due sequence                 timer: path, destination, place of its message
  *   0b generation                   a generation of the dedup index; of number 0: the last number used
  *   0c generation part shard        a piece of its filter, as of that part
  *   -- behind 80: not loaded at start
  *   81 queue partition last-offset  append runs (40 bytes each) that end with this offset
+ *   8a path                         the sequence of the timer of that path (tenant, length of queue, queue, key)
  *   8b generation part bucket       dedup records (24 bytes each), and long lists of them: dedup_generation.c
  */
 #ifndef QUEEN_ENGINE_ROW_H
@@ -36,6 +37,7 @@ enum row_kind {
     ROW_DEDUP_GENERATION,
     ROW_DEDUP_FILTER,
     ROW_RUN = 0x81,
+    ROW_TIMER_PATH = 0x8a,
     ROW_DEDUP_RECORDS = 0x8b,
 };
 
@@ -52,6 +54,7 @@ void row_key_u32(struct row_key *k, uint32_t v);
 void row_key_u64(struct row_key *k, uint64_t v);
 void row_key_lane(struct row_key *k, uint32_t queue, uint32_t partition);
 void row_key_run(struct row_key *k, uint32_t queue, uint32_t partition, uint64_t last_offset);
+void row_key_timer(struct row_key *k, int64_t due_us, uint64_t sequence);
 
 struct kv_stored;
 bool row_kv_read(struct slice stored, struct kv_stored *out); /* false: it is damaged */

@@ -524,15 +524,15 @@ void engine_tenant_rows(const struct engine *e, struct uuid tenant, struct tenan
     enum { NOT_THE_TENANTS = sizeof tenant.bytes + 1 }; /* of a path: the tenant itself, and the zero byte */
     out->kv_rows = tenant_count(&e->kv_order, tenant) + kv_space_away(e, slice_make(tenant.bytes, sizeof tenant.bytes));
     out->kv_bytes = out->kv_rows == e->kv_order.count + e->kv_away ? e->kv_bytes - out->kv_rows * NOT_THE_TENANTS : 0;
-    out->timers = tenant_count(&e->timer_order, tenant);
+    out->timers = timers_of_tenant(e, tenant);
 }
 
 uint64_t engine_tables_bytes(const struct engine *e)
 {
     return lane_bytes(e) + (uint64_t)e->lanes.used * sizeof(struct lane) + idmap_bytes(&e->partition_names) +
            (uint64_t)e->leases.used * sizeof(struct lease) + (uint64_t)e->kv_order.count * sizeof(struct kv_row) + e->kv_bytes -
-           e->kv_absent_bytes - e->kv_away_bytes + idmap_bytes(&e->kv_paths) +
-           (uint64_t)e->timer_order.count * sizeof(struct timer) + (uint64_t)e->names.chunk_count * 65536;
+           e->kv_absent_bytes - e->kv_away_bytes + idmap_bytes(&e->kv_paths) + (uint64_t)e->timers.used * sizeof(struct timer) +
+           idmap_bytes(&e->timer_paths) + e->timer_bytes + (uint64_t)e->names.chunk_count * 65536;
 }
 
 void engine_stats(const struct engine *e, struct engine_stats *out)
@@ -552,7 +552,9 @@ void engine_stats(const struct engine *e, struct engine_stats *out)
                                  .kv_value_bytes = e->kv_value_bytes,
                                  .kv_row_bytes = e->kv_row_bytes,
                                  .unstored_bytes = engine_unstored_bytes(e),
-                                 .timers = e->timer_order.count,
+                                 .timers = e->timers.used,
+                                 .timers_in_memory = e->timer_order.count,
+                                 .timer_bytes = e->timer_bytes,
                                  .lock_rows = e->lock_rows};
     const struct heap_node *first = heap_min(&e->timers_due);
     if (first != NULL) out->timer_first_us = first->key;

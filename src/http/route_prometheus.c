@@ -283,6 +283,7 @@ static void storage_families(struct buf *out, const struct group_numbers *g)
     value(out, "queen_engine_objects", "{kind=\"queues\"}", m->engine.queues);
     value(out, "queen_engine_objects", "{kind=\"partitions\"}", m->engine.partitions);
     value(out, "queen_engine_objects", "{kind=\"partitions_in_memory\"}", m->engine.lanes_in_memory);
+    value(out, "queen_engine_objects", "{kind=\"timers_in_memory\"}", m->engine.timers_in_memory);
     value(out, "queen_engine_objects", "{kind=\"groups\"}", m->engine.groups);
     value(out, "queen_engine_objects", "{kind=\"cursors\"}", m->engine.cursors);
     value(out, "queen_engine_objects", "{kind=\"leases\"}", m->engine.leases);
@@ -377,6 +378,8 @@ static void numbers_add(struct broker_metrics *all, const struct broker_metrics 
         SUM(engine.kv_bytes),
         SUM(engine.lock_rows),
         SUM(engine.timers),
+        SUM(engine.timers_in_memory),
+        SUM(engine.timer_bytes),
         SUM(store_memory),
         SUM(cold_entry_rows.count),
         SUM(cold_entry_rows.us),
@@ -474,6 +477,7 @@ static void memory_families(struct buf *out, const struct http *h, const struct 
         {"{share=\"peers\"}", p->peers, peers_backlog(h->node)},
         {"{share=\"unstored\"}", p->unstored, m->engine.unstored_bytes},
         {"{share=\"runs\"}", p->runs, m->engine.runs_in_memory * ENGINE_RUN_BYTES},
+        {"{share=\"timers\"}", p->timers, m->engine.timer_bytes},
         {"{share=\"lanes\"}", p->lanes, m->engine.lane_bytes},
         {"{share=\"dedup\"}", p->dedup, m->engine.dedup_bytes},
         {"{share=\"kv_values\"}", p->kv_values, m->engine.kv_value_bytes + m->engine.kv_row_bytes},

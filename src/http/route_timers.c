@@ -14,6 +14,7 @@
  * cost to read where they left memory: so a page ends early, truncated, once it has read LIST_BYTES_MAX of them. */
 #include <stdio.h>
 
+#include "base/clock.h"
 #include "base/limits.h"
 #include "http/answer.h"
 #include "http/data_ops.h"
@@ -231,11 +232,18 @@ void route_timer_cancel(struct request *r)
 struct timers_query {
     struct slice after, prefix;
     uint64_t limit;
+    struct timer_tally tally;
+    bool more; /* to be counted */
 };
 
 static void read_after(struct request *r)
 {
+    const struct timers_query *q = r->route_data;
     if (!outcome_good(r)) return;
+    if (q != NULL && q->more) {
+        request_submit(r, r->http->config->statement_timeout_ms, read_after);
+        return;
+    }
     buf_slice(&r->out, buf_view(&r->call.answer));
     answer_json(r, r->call.status == 0 ? 200 : r->call.status);
 }
@@ -319,13 +327,20 @@ static void list_read(struct call *c, struct engine *e, struct engine_now now)
     buf_byte(out, '}');
 }
 
+/* Timers at rest are counted from rows of the store, some a visit. */
 static void count_read(struct call *c, struct engine *e, struct engine_now now)
 {
+    enum { ROWS_A_LOOK = 256, VISIT_US = 2000 };
     const struct request *r = c->read_ctx;
-    const struct timers_query *q = r->route_data;
+    struct timers_query *q = r->route_data;
+    int64_t began_us = clock_mono_us();
     (void)now;
+    do {
+        q->more = engine_timers_count(e, r->tenant, r->params[0], q->prefix, ROWS_A_LOOK, &q->tally);
+    } while (q->more && clock_mono_us() - began_us < VISIT_US);
+    if (q->more) return;
     buf_text(&c->answer, "{\"count\":");
-    buf_decimal(&c->answer, engine_timer_count(e, r->tenant, r->params[0], q->prefix));
+    buf_decimal(&c->answer, q->tally.count);
     buf_byte(&c->answer, '}');
 }
 
@@ -410,5 +425,11 @@ void route_timer_list(struct request *r)
 
 void route_timer_peek(struct request *r)
 {
-    if (path_names_good(r, true)) read_submit(r, peek_read);
+    if (!path_names_good(r, true)) return;
+    struct timer_op wanted = {.kind = TIMER_CANCEL, .queue = r->params[0], .key = r->params[1]};
+    size_t at = timers_begin(&r->command, r->tenant, 1); /* it reads what a cancel would */
+    timer_op_add(&r->command, &wanted);
+    timers_end(&r->command, at);
+    r->call.foreseen = buf_view(&r->command);
+    read_submit(r, peek_read);
 }

@@ -508,6 +508,7 @@ static void stream_run(struct kit *k, uint64_t *refused)
 
 static uint64_t left_memory;    /* lanes that were only in the store at a cut, all cuts together */
 static uint64_t kv_left_memory; /* KV rows, the same */
+static uint64_t timers_left;    /* timers, when a cut was stored, of all streams */
 
 struct other {
     struct kit kit;
@@ -520,6 +521,41 @@ static void other_apply(struct kit *k, const struct kit_log *log, size_t n)
     arena_reset(&k->arena);
     struct slice entry = slice_make(log->bytes.at + log->entries[n].at, log->entries[n].len);
     assert_null(engine_apply(k->e, log->entries[n].index, log->entries[n].at, entry, &sink));
+}
+
+static void timer_lane_seen(void *ctx, struct uuid tenant, struct slice queue, struct slice partition)
+{
+    (void)tenant, (void)queue;
+    assert_true(partition.len > 0);
+    ++*(uint32_t *)ctx;
+}
+
+/* Listings begin anywhere and are cut short; who is seen is in order, and as many as are counted. */
+static void timers_read(struct engine *e, struct engine_now now)
+{
+    char name[16], key[16] = "";
+    struct timer_view v;
+    struct timer_tally tally = {0};
+    uint32_t seen = 0, due = 0;
+    snprintf(name, sizeof name, "queue-%u", rng(QUEUES + 1));
+    struct slice queue = slice_of(name);
+    while (engine_timers_count(e, KIT_TENANT, queue, slice_of("timer-"), 1 + rng(10), &tally)) continue;
+    if (rng(2) == 0) snprintf(key, sizeof key, "timer-%u", rng(40));
+    bool whole = key[0] == '\0';
+    while (rng(50) != 0 && engine_timer_next(e, KIT_TENANT, queue, slice_of(key), &v)) {
+        assert_true(v.key.len < sizeof key && slice_compare(slice_of(key), v.key) < 0);
+        memcpy(key, v.key.at, v.key.len);
+        key[v.key.len] = '\0';
+        seen++;
+    }
+    assert_true(seen <= tally.count &&
+                (!whole || seen == tally.count || engine_timer_next(e, KIT_TENANT, queue, slice_of(key), &v)));
+    if (rng(3) == 0) snprintf(key, sizeof key, "timer-%u", rng(40));
+    bool known = engine_timer_get(e, KIT_TENANT, queue, slice_of(key), &v);
+    assert_true(!known || slice_is(v.key, key));
+    now.wall_us += rng(6000000);
+    uint32_t told = engine_timers_due(e, now, 1 + rng(20), timer_lane_seen, &due);
+    assert_true(due <= told);
 }
 
 /* Reads change nothing, whatever they bring into memory. */
@@ -539,6 +575,7 @@ static void other_read(struct kit *k)
     engine_cursor_get(k->e, number, 1 + rng(10), now, &cursor);
     for (uint32_t after = 0; rng(8) != 0 && engine_lane_next(k->e, queue, after, &lane);) after = lane.number;
     engine_trim_due(k->e, now, 1 + rng(100), 1 + rng(20), items, 4, &count);
+    timers_read(k->e, now);
     if (rng(2) == 0) engine_visits_over(k->e);
 }
 
@@ -565,7 +602,7 @@ static void other_replay(struct other *o, struct kit_log *log, int ways)
     struct kit *k = &o->kit;
     *k = (struct kit){.log = log};
     bool recovers = ways & RECOVERS;
-    if (ways & FORGETS) k->budget = (struct engine_budget){.lanes = 1, .dedup = 1 + rng(60000)};
+    if (ways & FORGETS) k->budget = (struct engine_budget){.lanes = 1, .dedup = 1 + rng(60000), .timers = 1 + rng(1000)};
     k->budget.kv_values = 1; /* values leave as soon as they are stored */
     arena_init(&k->arena);
     kit_engine_open(k);
@@ -583,7 +620,12 @@ static void other_replay(struct other *o, struct kit_log *log, int ways)
             left_memory += s.partitions - s.lanes_in_memory;
             kv_left_memory += s.kv_rows - s.kv_rows_in_memory;
         }
-        if (revision != 0 && rng(4) == 0) engine_cut_stored(k->e, revision);
+        if (revision != 0 && rng(4) == 0) {
+            struct engine_stats s;
+            engine_cut_stored(k->e, revision);
+            engine_stats(k->e, &s);
+            if (k->budget.timers > 0) timers_left += s.timers - s.timers_in_memory;
+        }
         if (ways != 0 && rng(25) == 0) some_move(k);
         if (recovers && rng(60) == 0 && o->cut_index > 0) {
             struct buf text = k->text;
@@ -688,7 +730,7 @@ static void the_same_entries_give_the_same_results_and_state(void **state)
         other_close(&forgotten);
         kit_close(&k);
     }
-    assert_true(moves > seeds * 50);
+    assert_true(moves > seeds * 50 && timers_left > seeds * 50);
 }
 
 int main(void)

@@ -329,6 +329,14 @@ static void a_fired_id_that_is_in_the_window_appends_nothing_and_keeps_the_promi
     kit_close(&k);
 }
 
+/* Counted a few rows at a time. */
+static uint64_t timers_counted(struct kit *k, const char *queue, const char *prefix)
+{
+    struct timer_tally tally = {0};
+    while (engine_timers_count(k->e, KIT_TENANT, slice_of(queue), slice_of(prefix), 1, &tally)) continue;
+    return tally.count;
+}
+
 static void pending_timers_survive_a_restart_and_are_listed_by_key(void **state)
 {
     struct kit k;
@@ -347,8 +355,8 @@ static void pending_timers_survive_a_restart_and_are_listed_by_key(void **state)
         after = slice_of(sorted[i]);
     }
     assert_false(engine_timer_next(k.e, KIT_TENANT, slice_of("q"), after, &v));
-    assert_int_equal(engine_timer_count(k.e, KIT_TENANT, slice_of("q"), slice_of("b")), 2);
-    assert_int_equal(engine_timer_count(k.e, KIT_TENANT, slice_of("other"), slice_of("b")), 0);
+    assert_int_equal(timers_counted(&k, "q", "b"), 2);
+    assert_int_equal(timers_counted(&k, "other", "b"), 0);
     assert_true(engine_timer_get(k.e, KIT_TENANT, slice_of("q"), slice_of("b1"), &v));
     assert_true(slice_is(v.transaction, "txn") && slice_is(v.partition, "p"));
     kit_pass(&k, 10000000);

@@ -21,7 +21,7 @@
 static uint64_t sum_of(const struct memory_plan *p)
 {
     return p->base + p->margin + p->connections + p->bodies + p->answers + p->log + p->cold_cache + p->cold_reads + p->store +
-           p->peers + p->unstored + p->runs + p->lanes + p->dedup + p->kv_values;
+           p->peers + p->unstored + p->runs + p->timers + p->lanes + p->dedup + p->kv_values;
 }
 
 static bool makes(struct memory_plan *p, struct memory_wish w)
@@ -54,7 +54,7 @@ static void the_shares_are_the_total(void **state)
             assert_true(makes(
                 &p, (struct memory_wish){.total = total, .groups = groups[i], .edge_threads = 8, .clustered = i % 2 == 0}));
             assert_true(sum_of(&p) <= total && sum_of(&p) > total - 1024);
-            assert_true(p.lanes > 0 && p.dedup > 0 && p.kv_values > 0 && p.runs > 0);
+            assert_true(p.lanes > 0 && p.dedup > 0 && p.kv_values > 0 && p.runs > 0 && p.timers > 0);
             assert_int_equal(p.log, p.log_cache + p.log_unsynced + 16 * MIB * groups[i]);
             assert_int_equal(p.store, p.store_buffers + p.store_cache);
             assert_true(p.bodies >= 3 * p.body_bytes_max && p.bodies >= 3 * p.admit_bytes_max);
@@ -73,11 +73,11 @@ static void more_memory_is_never_less_of_anything(void **state)
     struct memory_plan before = {0}, p;
     for (uint64_t total = memory_plan_min(1, 2, false); total < 64 * GIB; total += total / 9) {
         assert_true(makes(&p, (struct memory_wish){.total = total, .groups = 1, .edge_threads = 2}));
-        const uint64_t old[] = {before.connections, before.bodies,     before.answers,   before.log,
-                                before.cold_cache,  before.cold_reads, before.store,     before.runs,
-                                before.lanes,       before.dedup,      before.kv_values, before.unstored};
-        const uint64_t now[] = {p.connections, p.bodies, p.answers, p.log,   p.cold_cache, p.cold_reads,
-                                p.store,       p.runs,   p.lanes,   p.dedup, p.kv_values,  p.unstored};
+        const uint64_t old[] = {before.connections, before.bodies,   before.answers, before.log,   before.cold_cache,
+                                before.cold_reads,  before.store,    before.runs,    before.lanes, before.dedup,
+                                before.kv_values,   before.unstored, before.timers};
+        const uint64_t now[] = {p.connections, p.bodies, p.answers, p.log,       p.cold_cache, p.cold_reads, p.store,
+                                p.runs,        p.lanes,  p.dedup,   p.kv_values, p.unstored,   p.timers};
         for (size_t i = 0; i < sizeof now / sizeof now[0]; i++) assert_true(now[i] >= old[i]);
         before = p;
     }
