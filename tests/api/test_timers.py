@@ -583,6 +583,41 @@ def test_killed_at_the_due_time_a_timer_fires_exactly_once(own_broker, queue):
     assert sorted(ids({"messages": broker.drain(queue)})) == sorted(expected)
 
 
+def test_timers_at_rest_are_found_changed_and_fire(own_broker, queue):
+    """After a start all of them are in the store only."""
+    broker = own_broker
+    keys = ["at-rest-%03d" % n for n in range(300)]
+    began = time.time()
+    for low in range(0, len(keys), 100):
+        call(broker, *[op_schedule(queue, k, 6000, partition="p%d" % (n % 7)) for n, k in enumerate(keys[low:low + 100])])
+    call(broker, op_schedule(queue, "far", 3600000))
+    broker.restart("stop")
+    metrics = broker.get("/metrics/prometheus").expect(200).body.decode()
+    assert re.search(r"^queen_timers_pending(?:{[^}]*})? 301$", metrics, re.M)
+    assert re.search(r'^queen_engine_objects{kind="timers_in_memory"[^}]*} 0$', metrics, re.M)
+    assert count(broker, queue, "at-rest-") == 300
+    assert count(broker, queue, "at-rest-01") == 10
+    listed, after = [], None
+    while True:
+        page = rows(broker, queue, limit=70, **({} if after is None else {"after": after}))
+        listed += [r["timerKey"] for r in page["rows"]]
+        if not page["truncated"]:
+            break
+        after = page["nextAfter"]
+    assert listed == keys + ["far"]
+    assert peek(broker, queue, keys[5])["txn"] == "txn-" + keys[5]
+    assert cancel(broker, queue, keys[5])["status"] == "cancelled"
+    assert schedule(broker, queue, keys[6], 3600000)["status"] == "rescheduled"
+    assert time.time() < began + 6, "too slow for this test"
+    got = set()
+    wait_until(lambda: got.update(m["transactionId"] for m in broker.drain(queue)) or len(got) >= 298, 20)
+    assert got == {"txn-" + k for n, k in enumerate(keys) if n not in (5, 6)}
+    assert [r["timerKey"] for r in rows(broker, queue)["rows"]] == [keys[6], "far"]
+    broker.restart("kill")
+    assert [r["timerKey"] for r in rows(broker, queue)["rows"]] == [keys[6], "far"]
+    assert len(broker.drain(queue)) == 298
+
+
 def test_an_idle_broker_with_pending_timers_does_nothing(own_broker, queue):
     broker = own_broker()
     call(broker, *[op_schedule(queue, "k%d" % n, 3600000 + n) for n in range(200)])

@@ -300,6 +300,44 @@ static void test_kv_values(void **state)
     assert_int_equal(b->told_count, 1);
 }
 
+static void timer_op_put(struct buf *out, uint8_t kind, const char *key)
+{
+    size_t at = timers_begin(out, KIT_TENANT, 1);
+    struct timer_op op = {.kind = kind, .queue = slice_of("late"), .key = slice_of(key), .partition = slice_of("p")};
+    op.delay_us = 60000000;
+    op.item = (struct push_item){.flags = ITEM_TRANSACTION | ITEM_ID, .payload = slice_of("1"), .transaction = slice_of(key)};
+    op.item.id = kit_lease(7);
+    timer_op_add(out, &op);
+    timers_end(out, at);
+}
+
+static void test_timers_at_rest(void **state)
+{
+    struct bench *b = *state;
+    struct buf c = {0};
+    char key[16];
+    for (int i = 0; i < 20; i++) {
+        snprintf(key, sizeof key, "t%d", i);
+        timer_op_put(&c, TIMER_SCHEDULE, key);
+        kit_do(&b->k, &c);
+    }
+    rest(b);
+    timer_op_put(&c, TIMER_CANCEL, "t3");
+    foreseen_do(b, &c);
+    assert_int_equal(b->k.result.timers.items[0].status, TIMER_CANCELLED);
+    assert_int_equal(b->scans, 1);
+    timer_op_put(&c, TIMER_SCHEDULE, "t4");
+    foreseen_do(b, &c);
+    assert_int_equal(b->scans, 1);
+    timer_op_put(&c, TIMER_CANCEL, "nobody");
+    foreseen_do(b, &c);
+    assert_int_equal(b->scans + b->told_count, 0);
+    kit_pass(&b->k, 61000000);
+    tick_encode(&c);
+    foreseen_do(b, &c);
+    assert_int_equal(b->k.result.tick.fired, 19);
+}
+
 static void test_trims(void **state)
 {
     struct bench *b = *state;
@@ -347,6 +385,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_pinned_pop, setup, teardown),
         cmocka_unit_test_setup_teardown(test_acks_by_ids_that_no_index_has, setup, teardown),
         cmocka_unit_test_setup_teardown(test_kv_values, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_timers_at_rest, setup, teardown),
         cmocka_unit_test_setup_teardown(test_trims, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_command_tells_no_more_than_its_share, setup, teardown),
     };

@@ -1,6 +1,8 @@
 /* The engine: KV, timers, locks and steps. */
 #include "engine_kit.h"
 
+#include "engine/row.h"
+
 /* ---- KV ---- */
 
 static struct kv_op kv_of(enum kv_op_kind kind, const char *key, const char *value)
@@ -367,6 +369,137 @@ static void pending_timers_survive_a_restart_and_are_listed_by_key(void **state)
     kit_close(&k);
 }
 
+static uint64_t timers_here(struct kit *k)
+{
+    struct engine_stats s;
+    engine_stats(k->e, &s);
+    return s.timers_in_memory;
+}
+
+static uint32_t timer_rows(const struct kit *k)
+{
+    uint32_t count = 0;
+    for (size_t i = 0; i < k->store.count; i++) {
+        unsigned char kind = (unsigned char)k->store.rows[i].key.at[0];
+        count += kind == ROW_TIMER || kind == ROW_TIMER_PATH;
+    }
+    return count;
+}
+
+static void timers_to_rest(struct kit *k)
+{
+    kit_cut(k);
+    engine_visits_over(k->e);
+    assert_int_equal(timers_here(k), 0);
+}
+
+enum { RESTING = 60 };
+
+static void timers_at_rest(struct kit *k)
+{
+    kit_open(k);
+    engine_free(k->e);
+    k->budget.timers = 1;
+    kit_engine_open(k);
+    for (uint32_t i = 0; i < RESTING; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "t%02u", i * 7 % RESTING);
+        timer_do(k, key, 1000000 + (int64_t)i * 1000, key);
+    }
+    assert_int_equal(timers_here(k), RESTING);
+    timers_to_rest(k);
+    assert_int_equal(timer_rows(k), 2 * RESTING);
+    assert_null(engine_check(k->e));
+}
+
+static void timers_at_rest_are_listed_found_and_counted(void **state)
+{
+    struct kit k;
+    struct timer_view v;
+    char key[16] = "", expected[16];
+    (void)state;
+    timers_at_rest(&k);
+    timer_do(&k, "t10x", 1000000, "here"); /* in memory, between two that are not */
+    k.scans = 0;
+    for (uint32_t i = 0; i <= RESTING; i++) {
+        assert_true(engine_timer_next(k.e, KIT_TENANT, slice_of("q"), slice_of(key), &v));
+        snprintf(expected, sizeof expected, i == 11 ? "t10x" : "t%02u", i < 11 ? i : i - 1);
+        assert_true(slice_is(v.key, expected));
+        memcpy(key, expected, sizeof key);
+    }
+    assert_false(engine_timer_next(k.e, KIT_TENANT, slice_of("q"), slice_of(key), &v));
+    assert_in_range(k.scans, 1, RESTING + 5); /* each once, and the paths many at a time */
+    assert_int_equal(timers_counted(&k, "q", "t"), RESTING + 1);
+    timers_to_rest(&k);
+    assert_int_equal(timers_counted(&k, "q", "t1"), 11);
+    assert_int_equal(timers_here(&k), 0);
+    assert_true(engine_timer_get(k.e, KIT_TENANT, slice_of("q"), slice_of("t07"), &v));
+    assert_true(slice_is(v.transaction, "t07") && slice_is(v.partition, "p") && v.due_us > k.wall_us);
+    assert_false(engine_timer_get(k.e, KIT_TENANT, slice_of("q"), slice_of("t0"), &v));
+    struct tenant_rows rows;
+    engine_tenant_rows(k.e, KIT_TENANT, &rows);
+    assert_int_equal(rows.timers, RESTING + 1);
+    kit_close(&k);
+}
+
+static void timers_at_rest_are_cancelled_replaced_and_fire_in_order(void **state)
+{
+    struct kit k;
+    (void)state;
+    timers_at_rest(&k);
+    assert_true(slice_is(timer_do(&k, "t14", 0, NULL)->transaction, "t14"));
+    assert_int_equal(timer_do(&k, "t07", 5000000, "later")->status, TIMER_RESCHEDULED);
+    assert_int_equal(timer_do(&k, "t21", 0, NULL)->status, TIMER_CANCELLED);
+    /* The same path in one cut: gone and back. */
+    assert_int_equal(timer_do(&k, "t21", 1003500, "again")->status, TIMER_SCHEDULED);
+    timers_to_rest(&k);
+    assert_int_equal(timer_rows(&k), 2 * (RESTING - 1));
+    kit_reload(&k, engine_applied_index(k.e));
+    assert_int_equal(timers_here(&k), 0);
+    kit_pass(&k, 3000000);
+    k.scans = 0;
+    tick(&k);
+    assert_in_range(k.scans, 1, 3); /* all that are due by one */
+    assert_int_equal(pushed(&k), RESTING - 2);
+    assert_int_equal(timers_counted(&k, "q", "t"), 1);
+    struct pop_command p = kit_pop_of("q", "g", 1);
+    kit_pop(&k, &p);
+    const struct claim *c = &k.result.pop.claims[0];
+    struct push_group g;
+    struct push_item item;
+    const char *first[] = {"t00", "again", "t28"}; /* t07 was put off, t14 cancelled */
+    for (size_t i = 0; i < 3; i++) {
+        assert_true(push_group_of(slice_make(k.log->bytes.at + c->pieces[i].where, c->pieces[i].block_bytes), &g));
+        push_group_item(&g, c->pieces[i].item0, &item);
+        assert_true(slice_is(item.transaction, first[i]));
+    }
+    kit_pass(&k, 3000000);
+    tick(&k);
+    assert_int_equal(pushed(&k), RESTING - 1);
+    kit_cut(&k);
+    assert_int_equal(timer_rows(&k), 0);
+    kit_close(&k);
+}
+
+static void a_timer_that_no_cut_had_leaves_no_row_to_remove(void **state)
+{
+    struct kit k;
+    (void)state;
+    kit_open(&k);
+    timer_do(&k, "t", 1000, "txn");
+    kit_pass(&k, 1000000);
+    kit_cut(&k);
+    timer_do(&k, "u", 1000, "txn-2");
+    uint64_t before = engine_cut_size(k.e);
+    timer_do(&k, "u", 0, NULL);
+    assert_int_equal(engine_cut_size(k.e), before);
+    timer_do(&k, "t", 0, NULL);
+    assert_int_equal(engine_cut_size(k.e), before + 1);
+    kit_cut(&k);
+    assert_int_equal(timer_rows(&k), 0);
+    kit_close(&k);
+}
+
 static void one_tick_fires_a_bounded_number(void **state)
 {
     struct kit k;
@@ -677,6 +810,9 @@ int main(void)
         cmocka_unit_test(a_later_schedule_replaces_and_a_cancel_removes),
         cmocka_unit_test(a_fired_id_that_is_in_the_window_appends_nothing_and_keeps_the_promised_id),
         cmocka_unit_test(pending_timers_survive_a_restart_and_are_listed_by_key),
+        cmocka_unit_test(timers_at_rest_are_listed_found_and_counted),
+        cmocka_unit_test(timers_at_rest_are_cancelled_replaced_and_fire_in_order),
+        cmocka_unit_test(a_timer_that_no_cut_had_leaves_no_row_to_remove),
         cmocka_unit_test(one_tick_fires_a_bounded_number),
         cmocka_unit_test(a_lock_has_one_holder_and_every_holder_another_token),
         cmocka_unit_test(a_semaphore_has_as_many_holders_as_permits),
