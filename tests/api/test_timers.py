@@ -585,7 +585,7 @@ def test_killed_at_the_due_time_a_timer_fires_exactly_once(own_broker, queue):
 
 def test_timers_at_rest_are_found_changed_and_fire(own_broker, queue):
     """After a start all of them are in the store only."""
-    broker = own_broker
+    broker = own_broker()
     keys = ["at-rest-%03d" % n for n in range(300)]
     began = time.time()
     for low in range(0, len(keys), 100):
