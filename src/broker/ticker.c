@@ -36,7 +36,7 @@ static void ahead_run(struct cold_job *j)
     char from[TIMER_ROW_KEY_BYTES], to[TIMER_ROW_KEY_BYTES];
     engine_timer_rows(a->from_us, a->until_us, from, to);
     a->left = AHEAD_BYTES;
-    store_find(b->store, slice_make(from, sizeof from), slice_make(to, sizeof to), row_passed, a, NULL);
+    store_find(b->store, slice_make(from, sizeof from), slice_make(to, sizeof to), row_passed, a, NULL, NULL);
 }
 
 static void ahead_back(struct loop_task *t)

@@ -465,7 +465,7 @@ static void timer_rows_tell(struct foresight *s, const struct timer *t, int64_t 
     struct row_key from, to;
     row_key_timer(&from, t->due.key, t->due.tie);
     row_key_timer(&to, until_us, UINT64_MAX);
-    range_tell(s, row_key_view(&from), row_key_view(&to));
+    foresee_range(s, row_key_view(&from), row_key_view(&to));
 }
 
 static void timers_foresee(struct foresight *s, const struct command *c)
