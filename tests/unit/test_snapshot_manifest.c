@@ -154,7 +154,7 @@ static void odd_unit(struct manifest *m)
 }
 static void small_unit(struct manifest *m)
 {
-    m->segment_bytes = UNIT / 2;
+    m->segment_bytes = 2048;
 }
 static void other_unit(struct manifest *m)
 {

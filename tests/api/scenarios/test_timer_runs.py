@@ -340,7 +340,8 @@ def test_a_great_many_pending_timers(own_broker):
     print("idle cpu %.3f s of 2 s, cancel %.2f ms" % (idle, cancel_s / 200 * 1000))
     if not INSTRUMENTED:
         for times in (spent, again):
-            assert times["count"] < 0.03 and times["peek"] < 0.03 and times["list"] < 0.2
+            assert times["peek"] < 0.03 and times["list"] < 0.2
+            assert times["count"] < 0.03 + total * 10e-6  # those at rest are counted row by row
         assert cancel_s < 4
         assert idle < 0.3
         assert restart_s < 3 + total / 50000
