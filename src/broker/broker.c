@@ -369,6 +369,7 @@ static bool store_start(struct broker *b, struct store_mark *mark, int *exit_cod
                               .loop = b->loop,
                               .write_buffer_bytes = b->config.memory.store_buffers / STORE_BUFFERS,
                               .block_cache_bytes = b->config.memory.store_cache,
+                              .open_files_max = b->config.store_files,
                               .ctx = b,
                               .failed = part_failed};
     enum store_status s = store_open(&b->store, &o, mark, error);

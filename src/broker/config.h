@@ -42,6 +42,7 @@ struct config {
     uint32_t ready_lag_ms, ready_lag_entries, ready_quorum_ms; /* QUEEN_RAFT_READY_*: 2000, 1000, 5000 */
     uint32_t leader_wait_ms; /* QUEEN_RAFT_LEADER_WAIT_MS, 8000: how long calls are held while no leader is known */
     uint32_t groups;         /* QUEEN_RAFT_GROUPS, 1 */
+    uint32_t store_files;    /* table files a group's store keeps open; 0: as many as it likes. From the limit of open files */
     struct config_tenant tenants[CONFIG_TENANTS_MAX]; /* QUEEN_TENANT_GROUPS: <tenant>=<group>,... */
     uint32_t tenant_count;
     char dir[4096];                /* --data, QUEEN_RAFT_DIR; default ./data */

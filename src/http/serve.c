@@ -156,23 +156,27 @@ static bool signals_open(struct serve *s)
     return s->signals.fd >= 0 && loop_fd_add(s->loop, &s->signals, EPOLLIN);
 }
 
-/* As many descriptors as the system lets us have, and fewer connections when those do not leave enough for the log, the store and
- * ourselves. False: there are too few to work at all. */
+/* As many descriptors as the system lets us have. Where they are few, stores keep fewer files open, and there are fewer connections when what
+ * is left is not enough for the log, the stores and ourselves. False: there are too few to work at all. */
 static bool files_raise(struct config *c)
 {
-    enum { FILES_RESERVED = 64, CONNECTIONS_MIN = 16 };
+    enum { FILES_OWN = 64, STORE_FILES_MIN = 20, STORE_FILES_MAX = 256, STORES_SHARE = 4, CONNECTIONS_MIN = 16 };
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return true;
     limit.rlim_cur = limit.rlim_max;
     if (setrlimit(RLIMIT_NOFILE, &limit) != 0) log_warn("the limit of open files stays as it is: %s", strerror(errno));
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return true;
+    uint64_t each = limit.rlim_cur / STORES_SHARE / c->groups;
+    c->store_files = each < STORE_FILES_MIN ? STORE_FILES_MIN : each > STORE_FILES_MAX ? STORE_FILES_MAX : (uint32_t)each;
     uint64_t daemons = c->connections_max / EDGE_DAEMON_CONNECTIONS + c->edge_threads; /* each has a descriptor */
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= c->connections_max + daemons + FILES_RESERVED) return true;
-    if (limit.rlim_cur < FILES_RESERVED + CONNECTIONS_MIN + daemons) {
-        log_error("open files are limited to %llu: at least %d are needed (ulimit -n)", (unsigned long long)limit.rlim_cur,
-                  FILES_RESERVED + CONNECTIONS_MIN);
+    uint64_t reserved = FILES_OWN + (uint64_t)c->groups * c->store_files + daemons;
+    if (limit.rlim_cur >= c->connections_max + reserved) return true;
+    if (limit.rlim_cur < reserved + CONNECTIONS_MIN) {
+        log_error("open files are limited to %llu: at least %llu are needed (ulimit -n)", (unsigned long long)limit.rlim_cur,
+                  (unsigned long long)reserved + CONNECTIONS_MIN);
         return false;
     }
-    c->connections_max = (uint32_t)(limit.rlim_cur - FILES_RESERVED - daemons);
+    c->connections_max = (uint32_t)(limit.rlim_cur - reserved);
     log_warn("open files are limited to %llu: at most %u connections, the rest is for the log and the store",
              (unsigned long long)limit.rlim_cur, c->connections_max);
     return true;

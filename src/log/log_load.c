@@ -641,6 +641,24 @@ static void holes_pass(struct load *d)
         if (l->segments[n - 1]->end_pos != l->segments[n]->first_pos) d->at = n;
 }
 
+/* The current segment is full. One that was followed by nothing when the process ended may not have got its whole length. */
+static enum log_status full_complete(struct load *d)
+{
+    struct segment *s = load_segment(d);
+    uint64_t len = s->end_pos - s->first_pos;
+    if (s->file_bytes >= len) return LOG_OK;
+    char name[LOG_NAME_BYTES], path[PATH_BYTES];
+    segment_name(s->first_pos, name);
+    load_path(d, s->first_pos, path);
+    int fd = file_open(d->l, name, O_RDWR);
+    bool ok = fd >= 0 && ftruncate(fd, (off_t)len) == 0 && fdatasync(fd) == 0;
+    int code = errno;
+    if (fd >= 0) close(fd);
+    if (!ok) return load_fail(d, LOG_IO, "cannot extend the log file %s: %s", path, strerror(code));
+    s->file_bytes = len;
+    return LOG_OK;
+}
+
 static enum log_status load_run(struct load *d)
 {
     struct log *l = d->l;
@@ -669,6 +687,7 @@ static enum log_status load_run(struct load *d)
     bool inside;
     for (;;) {
         status = segment_load(d, &inside);
+        if (status == LOG_OK && !inside) status = full_complete(d);
         if (status != LOG_OK) return status;
         if (inside || d->at + 1 == l->segment_count) break;
         if (l->segments[d->at + 1]->first_pos != load_segment(d)->end_pos) return missing_fail(d, load_segment(d)->end_pos);

@@ -100,7 +100,7 @@ static rocksdb_options_t *database_options(const struct store_options *o)
     rocksdb_options_set_write_buffer_size(options, buffer_bytes);
     rocksdb_options_set_max_write_buffer_number(options, WRITE_BUFFERS_MAX);
     rocksdb_options_set_db_write_buffer_size(options, WRITE_BUFFERS_MAX * buffer_bytes); /* of all families */
-    rocksdb_options_set_max_open_files(options, OPEN_FILES_MAX);
+    rocksdb_options_set_max_open_files(options, o->open_files_max == 0 ? OPEN_FILES_MAX : (int)o->open_files_max);
     rocksdb_options_set_max_file_opening_threads(options, 1);
     rocksdb_options_set_max_background_jobs(options, BACKGROUND_JOBS_MAX);
     rocksdb_options_set_bytes_per_sync(options, BYTES_PER_SYNC);

@@ -47,6 +47,7 @@ struct store_options {
     struct loop *loop;
     size_t write_buffer_bytes; /* of one write buffer; 0 = 16 MiB */
     size_t block_cache_bytes;  /* 0 = 8 MiB */
+    uint32_t open_files_max;   /* table files kept open, 20 at least; 0 = 256 */
     void *ctx;
     void (*failed)(void *ctx, const char *what);
 };

@@ -312,6 +312,41 @@ static void a_full_segment_has_its_whole_length(void **state)
     fixture_free(&f);
 }
 
+/* A full segment gets its whole length when the next one is entered. A crash between the two leaves a short file. */
+static void a_full_segment_left_short_is_completed(void **state)
+{
+    (void)state;
+    struct fixture f;
+    fixture_new(&f, 8 * MIB);
+    fixture_open(&f);
+    uint64_t last = 0, pos[15];
+    for (uint64_t i = 1; i <= 14; i++) {
+        pos[i] = put(&f, i, 1, 900 << 10);
+        wait_synced(&f);
+        if (pos[i] < 8 * MIB) last = i;
+    }
+    assert_in_range(last, 2, 13);
+    fixture_crash(&f);
+    char path[600];
+    snprintf(path, sizeof path, "%s/0000000000800000.seg", f.dir);
+    assert_int_equal(unlink(path), 0);
+    snprintf(path, sizeof path, "%s/0000000001000000.seg", f.dir);
+    unlink(path);
+    uint64_t end = 8 * MIB;
+    char byte = 0;
+    while (byte == 0) file_bytes_get(f.dir, "0000000000000000.seg", --end, &byte, 1);
+    end = (end + 4096) / 4096 * 4096;
+    assert_in_range(end, pos[last] + (900 << 10), 8 * MIB - 1);
+    snprintf(path, sizeof path, "%s/0000000000000000.seg", f.dir);
+    assert_int_equal(truncate(path, (off_t)end), 0);
+    fixture_open(&f);
+    check_entries(&f, 1, last);
+    assert_true(log_covers(f.log, 0, 8 * MIB));
+    assert_int_equal(file_size_of(f.dir, "0000000000000000.seg"), 8 * MIB);
+    fixture_close(&f);
+    fixture_free(&f);
+}
+
 /* Every byte of zeros is one more byte written, and read at the next start. */
 static void zeros_end_a_little_ahead(void **state)
 {
@@ -530,6 +565,7 @@ int main(void)
         cmocka_unit_test(old_images_go),
         cmocka_unit_test(cold_bytes_are_read_from_files),
         cmocka_unit_test(a_full_segment_has_its_whole_length),
+        cmocka_unit_test(a_full_segment_left_short_is_completed),
         cmocka_unit_test(zeros_end_a_little_ahead),
         cmocka_unit_test(trim_leaves_what_is_wanted),
         cmocka_unit_test(a_sparse_log_may_have_holes),
