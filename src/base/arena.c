@@ -77,6 +77,15 @@ static void blocks_free(struct arena_block *b)
     }
 }
 
+void *arena_room(struct arena *a, void *items, uint32_t count, uint32_t *cap, size_t item_bytes)
+{
+    if (count < *cap) return items;
+    *cap = *cap == 0 ? 16 : *cap * 2;
+    void *larger = arena_get(a, *cap * item_bytes);
+    if (count > 0) memcpy(larger, items, count * item_bytes);
+    return larger;
+}
+
 void arena_reset(struct arena *a)
 {
     if (a->first == NULL) return;

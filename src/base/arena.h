@@ -23,6 +23,9 @@ void arena_init(struct arena *a);
 void *arena_get(struct arena *a, size_t bytes);
 void *arena_zero(struct arena *a, size_t bytes);
 struct slice arena_copy(struct arena *a, struct slice s);
+/* An array that grows: `items` (NULL at first) has `count` items and room for *cap. Gives it with room for one more: itself, or a copy of
+ * twice the room; the one before stays in the arena. */
+void *arena_room(struct arena *a, void *items, uint32_t count, uint32_t *cap, size_t item_bytes);
 void arena_reset(struct arena *a);
 void arena_free(struct arena *a);
 

@@ -207,13 +207,7 @@ static void detail_lane(void *ctx, struct engine *e, struct engine_now now, cons
         s->full = true;
         return;
     }
-    if (s->count == s->cap) {
-        uint32_t cap = s->cap == 0 ? 16 : s->cap * 2;
-        struct cursor_row *rows = arena_get(s->arena, cap * sizeof *rows);
-        if (s->count > 0) memcpy(rows, s->rows, s->count * sizeof *rows);
-        s->rows = rows;
-        s->cap = cap;
-    }
+    s->rows = arena_room(s->arena, s->rows, s->count, &s->cap, sizeof s->rows[0]);
     s->rows[s->count++] = (struct cursor_row){
         .queue = s->queue, .partition = arena_copy(s->arena, lane->name), .c = c, .conflates = s->conflates};
 }

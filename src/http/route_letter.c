@@ -337,13 +337,7 @@ void route_dlq_delete(struct request *r)
 static bool letter_collect(struct request *r, struct letters *l, const struct dead_letter_view *v, uint64_t sequence)
 {
     (void)v;
-    if (l->count == l->cap) {
-        uint32_t cap = l->cap == 0 ? 16 : l->cap * 2;
-        char *found = arena_get(request_arena(r), (size_t)cap * sizeof sequence);
-        if (l->count > 0) memcpy(found, l->found, (size_t)l->count * sizeof sequence);
-        l->found = found;
-        l->cap = cap;
-    }
+    l->found = arena_room(request_arena(r), l->found, l->count, &l->cap, sizeof sequence);
     memcpy(l->found + (size_t)l->count++ * sizeof sequence, &sequence, sizeof sequence);
     return l->count < LETTERS_DELETED_MAX;
 }

@@ -70,13 +70,7 @@ struct list {
 
 static void head_add(struct list *l, struct lane_head head)
 {
-    if (l->head_count == l->head_cap) {
-        uint32_t cap = l->head_cap == 0 ? 16 : l->head_cap * 2;
-        struct lane_head *heads = arena_get(l->arena, cap * sizeof *heads);
-        if (l->head_count > 0) memcpy(heads, l->heads, l->head_count * sizeof *heads);
-        l->heads = heads;
-        l->head_cap = cap;
-    }
+    l->heads = arena_room(l->arena, l->heads, l->head_count, &l->head_cap, sizeof l->heads[0]);
     l->heads[l->head_count++] = head;
 }
 

@@ -41,13 +41,7 @@ struct sums {
 
 static struct queue_sum *sums_row(struct sums *s, const struct queue_view *q)
 {
-    if (s->count == s->cap) {
-        uint32_t cap = s->cap == 0 ? 16 : s->cap * 2;
-        struct queue_sum *rows = arena_get(s->arena, cap * sizeof *rows);
-        if (s->count > 0) memcpy(rows, s->rows, s->count * sizeof *rows);
-        s->rows = rows;
-        s->cap = cap;
-    }
+    s->rows = arena_room(s->arena, s->rows, s->count, &s->cap, sizeof s->rows[0]);
     struct queue_sum *row = &s->rows[s->count++];
     *row = (struct queue_sum){.name_space = arena_copy(s->arena, q->options->name_space),
                               .task = arena_copy(s->arena, q->options->task),

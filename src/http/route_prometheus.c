@@ -106,13 +106,7 @@ static bool depth_queue(void *ctx, struct engine *e, const struct queue_view *q)
         d->omitted++;
         return false;
     }
-    if (d->count == d->cap) {
-        uint32_t cap = d->cap == 0 ? 16 : d->cap * 2;
-        struct queue_depth *rows = arena_get(d->arena, cap * sizeof *rows);
-        if (d->count > 0) memcpy(rows, d->rows, d->count * sizeof *rows);
-        d->rows = rows;
-        d->cap = cap;
-    }
+    d->rows = arena_room(d->arena, d->rows, d->count, &d->cap, sizeof d->rows[0]);
     d->rows[d->count++] = (struct queue_depth){.number = q->number};
     d->lanes += q->partition_count;
     return true;

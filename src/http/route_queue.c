@@ -171,13 +171,7 @@ static bool list_queue_add(void *ctx, struct engine *e, const struct queue_view 
     (void)e;
     if (l->query.name_space.len > 0 && !slice_equal(l->query.name_space, q->options->name_space)) return false;
     if (l->query.task.len > 0 && !slice_equal(l->query.task, q->options->task)) return false;
-    if (l->count == l->cap) {
-        uint32_t cap = l->cap == 0 ? 16 : l->cap * 2;
-        struct list_queue *queues = arena_get(l->arena, cap * sizeof *queues);
-        if (l->count > 0) memcpy(queues, l->queues, l->count * sizeof *queues);
-        l->queues = queues;
-        l->cap = cap;
-    }
+    l->queues = arena_room(l->arena, l->queues, l->count, &l->cap, sizeof l->queues[0]);
     l->queues[l->count++] = (struct list_queue){.number = q->number};
     return true;
 }
@@ -319,13 +313,7 @@ static void lane_rows_add(void *ctx, struct engine *e, struct engine_now now, co
                           const struct lane_view *lane)
 {
     struct lane_rows *l = ctx;
-    if (l->count == l->cap) {
-        uint32_t cap = l->cap == 0 ? 16 : l->cap * 2;
-        struct partition_view *rows = arena_get(l->arena, cap * sizeof *rows);
-        if (l->count > 0) memcpy(rows, l->rows, l->count * sizeof *rows);
-        l->rows = rows;
-        l->cap = cap;
-    }
+    l->rows = arena_room(l->arena, l->rows, l->count, &l->cap, sizeof l->rows[0]);
     struct partition_view *row = &l->rows[l->count];
     if (!engine_partition_get(e, lane->number, now, row)) return;
     row->name = arena_copy(l->arena, row->name);
@@ -495,13 +483,7 @@ static void depth_lane(void *ctx, struct engine *e, struct engine_now now, const
     d->processing += processing;
     d->lanes_pending += pending > 0 ? 1 : 0;
     d->lanes_ready += pending > processing ? 1 : 0;
-    if (d->count == d->cap) {
-        uint32_t cap = d->cap == 0 ? 16 : d->cap * 2;
-        struct depth_row *rows = arena_get(d->arena, cap * sizeof *rows);
-        if (d->count > 0) memcpy(rows, d->rows, d->count * sizeof *rows);
-        d->rows = rows;
-        d->cap = cap;
-    }
+    d->rows = arena_room(d->arena, d->rows, d->count, &d->cap, sizeof d->rows[0]);
     d->rows[d->count++] =
         (struct depth_row){.name = arena_copy(d->arena, p->name), .pending = pending, .processing = processing};
 }
