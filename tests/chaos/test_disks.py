@@ -69,6 +69,14 @@ def push_until(client, log, number, wanted, seconds=10.0, most=600):
     raise AssertionError(f"{most} pushes, and none was answered {wanted}")
 
 
+def wait_room(node, seconds=10.0):
+    """The node has noticed that its disk has room: it looks once a second."""
+    deadline = time.monotonic() + seconds
+    while not node.ask("GET", "/health")[1]["raft"]["storageReady"]:
+        assert time.monotonic() < deadline, node.log_tail()
+        time.sleep(0.1)
+
+
 def what_goes_on(client, cluster):
     """Reads, acks and deletes, health and metrics: space can be won back, and one can see what is wrong."""
     status, answer, _ = client.insist("GET", "/api/v1/pop/queue/log?consumerGroup=g&subscriptionMode=all&batch=5&leaseSeconds=1&wait=true&timeout=5000")
@@ -116,8 +124,10 @@ def test_full_disks(small_disks, seed):
         time.sleep(0.02)  # 10 MB of them at most: the ballast is what fills the disks
     assert follower.alive(), follower.log_tail()
     os.unlink(ballast)
-    # all of them: pushes are refused, reads and acks go on
+    cluster.members = cluster.nodes
     cluster.wait_equal()
+    wait_room(follower)
+    # all of them: pushes are refused, reads and acks go on
     ballasts = [fill(node.faults.root, 0.865) for node in cluster.nodes]
     number = push_until(client, log, number, 507)
     what_goes_on(client, cluster)
