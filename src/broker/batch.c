@@ -9,7 +9,8 @@
  * unless it is large already. A few entries may be in flight, bounded in number and bytes.
  *
  * Of the pieces of what concerns a whole queue or tenant at most one goes into an entry, behind everything else, and none while the store
- * is behind: the rows that it changes would pile up, and the cut that collects them would take long.
+ * is behind: the rows that it changes would pile up, and the cut that collects them would take long. What it will read of the store is read
+ * by other threads before (warm.c).
  *
  * Failure: not the leader any more -> every gathered call is answered CALL_NO_LEADER, nothing was written. */
 #include <stdlib.h>
@@ -289,6 +290,43 @@ static size_t gather_internal(struct broker *b, struct flight *f)
     return bytes;
 }
 
+static void bulk_foresee(struct broker *b, const struct engine_foreseen *f)
+{
+    struct command command;
+    buf_clear(&b->encoded);
+    buf_slice(&b->encoded, b->bulk.first->command);
+    command_piece_set(b->encoded.at, b->keeper.bulk_step.most);
+    struct slice rest = buf_view(&b->encoded);
+    if (command_next(&rest, &command)) engine_rows_foreseen(b->engine, &command, f);
+}
+
+static bool bulk_is_ready(struct broker *b)
+{
+    const struct call *c = b->bulk.first;
+    struct bulk_step *s = &b->keeper.bulk_step;
+    if (c == NULL || !b->serving) return false;
+    if (!s->rows.reading && s->arrival != c->arrival) {
+        s->arrival = c->arrival;
+        s->rows.read = false;
+        s->most = keeper_bulk_most(b);
+    }
+    return warm_step(b, &s->rows, bulk_foresee, inbox_kick) && s->arrival == c->arrival && keeper_bulk_due(b);
+}
+
+static void gather_bulk(struct broker *b, struct flight *f)
+{
+    struct call *c = b->bulk.first;
+    if (!bulk_is_ready(b) || !entry_has_room(f, c->command.len)) return;
+    call_list_remove(c);
+    b->queued_bytes -= c->command.len;
+    f->bytes += c->command.len;
+    f->bulk_slot = f->slot_count;
+    f->bulk_most = b->keeper.bulk_step.most;
+    b->keeper.bulk_step.rows.read = false;
+    pace_begin(&b->keeper.bulk, b->mono_us);
+    slot_add(f, c);
+}
+
 static void gather_calls(struct broker *b, struct flight *f)
 {
     struct call *c;
@@ -301,14 +339,7 @@ static void gather_calls(struct broker *b, struct flight *f)
         slot_add(f, c);
         if (c->kind == CALL_WRITE && b->parked.count > 0) write_handoff(b, f, c);
     }
-    c = b->bulk.first;
-    if (!keeper_bulk_due(b) || !entry_has_room(f, c->command.len)) return;
-    call_list_remove(c);
-    b->queued_bytes -= c->command.len;
-    f->bytes += c->command.len;
-    f->bulk_slot = f->slot_count;
-    f->bulk_most = keeper_bulk_begin(b);
-    slot_add(f, c);
+    gather_bulk(b, f);
 }
 
 /* ---- write -------------------------------------------------------------------------------------------------------- */
@@ -403,9 +434,9 @@ static void flight_refuse(struct broker *b, struct flight *f)
     flight_recycle(b, f);
 }
 
-bool batch_due(const struct broker *b)
+bool batch_due(struct broker *b)
 {
-    if (b->queued.count == 0 && b->internal_count == 0 && !keeper_bulk_due(b)) return false;
+    if (b->queued.count == 0 && b->internal_count == 0 && !bulk_is_ready(b)) return false;
     if (!b->leading || (!b->serving && !b->init_proposed)) return false;
     if (b->flight_count == 0) return true;
     if (b->flight_count >= FLIGHTS_MAX || b->flight_bytes >= FLIGHT_BYTES_MAX) return false;

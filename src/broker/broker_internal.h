@@ -241,18 +241,37 @@ struct warming {
     uint64_t foreseen_total, dropped_total; /* ranges and blocks */
 };
 
+/* Rows that the next step of some work will read: read before it. All zeros at the start. */
+struct warm_step {
+    struct cold_job job;
+    struct broker *broker;
+    void (*back)(struct broker *b);
+    struct buf rows;
+    bool reading, read; /* under way; done, for the step that comes next: who has made it sets `read` to false */
+};
+
+/* The piece of bulk work that comes next. */
+struct bulk_step {
+    struct warm_step rows;
+    uint64_t arrival; /* of its call */
+    uint32_t most;    /* what it may look at at most */
+};
+
+struct retention {
+    struct loop_timer timer;
+    struct warm_step rows;
+    struct trim_limits most; /* of the next step */
+    int64_t step_us;
+    bool pending;       /* a round is under way or due */
+    uint32_t postponed; /* steps, while the store is behind */
+};
+
 struct queue_lag;
 
 struct pop_lags {
     struct hash_table queues;
     struct queue_lag *first;
     int64_t minute; /* the one under way */
-};
-
-struct retention {
-    struct loop_timer timer;
-    bool pending;       /* a round is under way or due */
-    uint32_t postponed; /* steps, while the store is behind */
 };
 
 /* Rows of timers at rest, read before they are due: ticker.c. */
@@ -298,6 +317,7 @@ struct keeper {
     bool gives_back; /* memory, when housekeeping is done */
     bool house_more; /* the last step of housekeeping left something to do */
     struct pace bulk, house;
+    struct bulk_step bulk_step;
     int64_t others_us; /* when something else came last: a call, or an entry applied */
     uint32_t cuts_waiting;
     bool flush_waiting, behind;
@@ -540,7 +560,7 @@ bool calls_head_send(struct broker *b, uint64_t peer, const struct calls_head *h
 void flights_resolve(struct broker *b, uint64_t term); /* those of lower terms are in no entry that will be applied */
 struct flight *flight_new(struct broker *b);
 void flight_slots_make(struct flight *f, uint32_t count);
-bool batch_due(const struct broker *b); /* is it time to close an entry? */
+bool batch_due(struct broker *b); /* is it time to close an entry? */
 void batch_turn(struct broker *b);
 struct flight *flight_next(struct broker *b, uint64_t index, uint64_t term); /* takes the oldest out if it is this one */
 void flight_recycle(struct broker *b, struct flight *f);
@@ -610,6 +630,9 @@ bool warm_read(struct broker *b, struct call *c);                      /* true: 
 bool warm_pop(struct broker *b, struct call *c);                       /* true: it is READING, and arrives again afterwards */
 void warm_rows_put(struct buf *rows, struct slice from, struct slice to);
 void warm_rows_read(struct store *store, struct slice rows, size_t range_bytes); /* any thread */
+/* May the step be made? Else it is asked again after `back`, which is called when its rows have been read. */
+bool warm_step(struct broker *b, struct warm_step *s, void (*foresee)(struct broker *b, const struct engine_foreseen *f),
+               void (*back)(struct broker *b));
 void warm_free(struct broker *b);
 
 /* watch.c */
@@ -627,10 +650,10 @@ void ticker_flight_gone(struct broker *b); /* an entry with a tick applied, or w
 void ticker_fire(struct loop_timer *t);
 
 /* keeper.c */
-bool keeper_turn(struct broker *b);           /* true when housekeeping has more to do */
-bool keeper_bulk_due(const struct broker *b); /* a piece of bulk work may go into an entry */
-uint32_t keeper_bulk_begin(struct broker *b); /* it does: what it may look at at most */
-bool keeper_has_room(const struct broker *b); /* the store keeps up: work that changes many rows may go on */
+bool keeper_turn(struct broker *b);                /* true when housekeeping has more to do */
+bool keeper_bulk_due(const struct broker *b);      /* a piece of bulk work may go into an entry */
+uint32_t keeper_bulk_most(const struct broker *b); /* what it may look at at most */
+bool keeper_has_room(const struct broker *b);      /* the store keeps up: work that changes many rows may go on */
 void keeper_fire(struct loop_timer *t);
 bool keeper_is_full(const struct broker *b); /* the store has enough to do: nothing that grows it is taken */
 bool keeper_cut(struct broker *b);     /* all that is applied goes to the store; false: it has enough to write, try again */

@@ -188,9 +188,8 @@ bool keeper_bulk_due(const struct broker *b)
     return b->bulk.count > 0 && b->mono_us >= bulk_due_us(b);
 }
 
-uint32_t keeper_bulk_begin(struct broker *b)
+uint32_t keeper_bulk_most(const struct broker *b)
 {
-    pace_begin(&b->keeper.bulk, b->mono_us);
     return pace_is_small(b->mono_us, b->keeper.others_us) ? BULK_SMALL : PIECE_MOST;
 }
 

@@ -5,6 +5,7 @@
  *                                         nothing, when the entry is applied already
  *   a read                             -> warm_read: the same, and the call waits for it (READING) before it runs
  *   a pop pinned to a lane at rest     -> warm_pop: the same, before it looks whether there is anything for it
+ *   work over many lanes, in steps     -> warm_step: the same, before each step
  *
  * Nobody waits for an entry's rows: what is not there in time is read where it is wanted, as if nothing had been foreseen, and counted there.
  *
@@ -169,6 +170,12 @@ static void entry_range(void *ctx, struct slice from, struct slice to)
     if (j != NULL) warm_rows_put(&j->rows, from, to);
 }
 
+static void entry_search(void *ctx, const struct engine_time_search *s)
+{
+    struct warm_job *j = wants_job(ctx);
+    if (j != NULL) search_put(&j->rows, s);
+}
+
 static void entry_block(void *ctx, uint64_t where, uint32_t bytes)
 {
     struct entry_wants *w = ctx;
@@ -186,7 +193,7 @@ static void entry_block(void *ctx, uint64_t where, uint32_t bytes)
 void warm_entry(struct broker *b, uint64_t index, struct slice entry)
 {
     struct entry_wants w = {.b = b, .index = index};
-    struct engine_foreseen f = {.ctx = &w, .range = entry_range, .block = entry_block};
+    struct engine_foreseen f = {.ctx = &w, .range = entry_range, .block = entry_block, .search = entry_search};
     struct entry_head head;
     struct command c;
     if (b->cold.reader == NULL || !entry_head_read(entry, &head)) return;
@@ -197,6 +204,8 @@ void warm_entry(struct broker *b, uint64_t index, struct slice entry)
 
 void warm_free(struct broker *b)
 {
+    buf_free(&b->keeper.bulk_step.rows.rows);
+    buf_free(&b->retention.rows.rows);
     while (b->warming.first != NULL) warm_back(&b->warming.first->job.task);
 }
 
@@ -251,7 +260,40 @@ bool warm_pop(struct broker *b, struct call *c)
     struct engine_foreseen f = foreseen_to(&rows, c, &again);
     const struct pop_command *p = &c->pop;
     if (p->scope != POP_PARTITION || c->warmed >= WARM_ROUNDS || b->cold.reader == NULL) return false;
-    if (c->warmed == 0 && !engine_lane_away(b->engine, p->tenant, p->queue, p->partition)) return false;
-    engine_pop_foreseen(b->engine, p, &f);
+    if (c->warmed == 0 && !engine_pop_reads(b->engine, p)) return false;
+    engine_pop_foreseen(b->engine, p, b->now, &f);
     return rows_wait(b, c, &rows, again);
+}
+
+/* ---- steps -------------------------------------------------------------------------------------------------------- */
+
+static void step_run(struct cold_job *j)
+{
+    struct warm_step *s = owner_of(j, struct warm_step, job);
+    warm_rows_read(s->broker->store, buf_view(&s->rows), COLD_ROWS_BYTES);
+}
+
+static void step_back(struct loop_task *t)
+{
+    struct warm_step *s = owner_of(t, struct warm_step, job.task);
+    s->reading = false;
+    buf_free(&s->rows);
+    if (!s->broker->stopped) s->back(s->broker);
+}
+
+bool warm_step(struct broker *b, struct warm_step *s, void (*foresee)(struct broker *b, const struct engine_foreseen *f),
+               void (*back)(struct broker *b))
+{
+    if (s->reading) return false;
+    if (s->read || b->cold.reader == NULL) return true;
+    struct engine_foreseen f = {.ctx = &s->rows, .range = read_range, .block = read_block, .search = read_search};
+    foresee(b, &f);
+    s->read = true;
+    if (s->rows.len == 0) return true;
+    s->broker = b;
+    s->back = back;
+    s->reading = true;
+    s->job = (struct cold_job){.task.run = step_back, .run = step_run};
+    cold_reader_submit(b->cold.reader, &s->job);
+    return false;
 }

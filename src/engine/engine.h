@@ -23,6 +23,7 @@
 
 struct engine;
 struct queue;
+struct timer_tally;
 
 #define PLACE_ARCHIVE (UINT64_C(1) << 63)
 
@@ -313,15 +314,20 @@ int64_t engine_timer_row_due_us(struct slice key);
  * unspecified. Gives the number of due timers seen. Names of timers at rest are read from the store; `each` NULL: they are counted only. */
 uint32_t engine_timers_due(struct engine *e, struct engine_now now, uint32_t limit,
                            void (*each)(void *ctx, struct uuid tenant, struct slice queue, struct slice partition), void *ctx);
-/* Retention: what the queues' options let go. Looks at up to `looks` lanes and `runs` appends, going on where the last call ended, and
- * gives up to `max` lanes a new start; of a lane with more appends to go only the first of them. Only what is stored here is given up, so that its rows are found. */
+/* Retention: what the queues' options let go. Looks at a bounded number of lanes and appends, going on where the last call ended; of a lane
+ * with more appends to go only the first of them. Only what is stored here is given up, so that its rows are found. */
+struct trim_limits {
+    uint32_t looks; /* at lanes */
+    uint32_t lanes; /* that get a new start; as many may be brought into memory */
+    uint32_t runs;  /* appends looked at */
+};
 enum trim_round {
     TRIM_GOES_ON,    /* call again soon */
     TRIM_ROUND_DONE, /* all lanes were looked at; another round later may find more */
     TRIM_NEVER,      /* the same, and nothing is there that could become due without an entry */
 };
-enum trim_round engine_trim_due(struct engine *e, struct engine_now now, uint32_t looks, uint32_t runs, struct trim_item *out,
-                                uint32_t max, uint32_t *count);
+enum trim_round engine_trim_due(struct engine *e, struct engine_now now, const struct trim_limits *most, struct trim_item *out,
+                                uint32_t *count);
 /* Node-local work that no answer depends on (freeing what deleted queues and expired keys held): a bounded amount. True when there is more.
  * Call it between entries, also on an otherwise idle node until it says false. */
 bool engine_housekeep(struct engine *e);
@@ -334,34 +340,49 @@ void engine_visits_over(struct engine *e);
  * the command is on its way to the disk. A guess: what is left out is read when it is wanted. Reads nothing by itself; about as
  * much work as finding what the command names. At most FORESEEN_MAX of a command. */
 enum { FORESEEN_MAX = 1024 };
+/* What a reader's thread looks up by itself, since each row says which comes next: in the lanes [lane, end) of a queue as their rows are
+ * stored, or in one that is in memory. */
+enum engine_search_kind {
+    SEARCH_TIME,   /* the first append at or after the time */
+    SEARCH_BEFORE, /* and the one before it */
+    SEARCH_FRONT,  /* the appends from the front of the lane to the time */
+};
 struct engine_time_search {
-    uint32_t queue, lane;
-    uint64_t low, high; /* offsets whose rows are stored */
+    uint8_t kind; /* enum engine_search_kind */
+    uint32_t queue, lane, end;
+    uint32_t looks; /* after so many it ends: a lane is one, one with appends to look for SEARCH_COST, at the front one each */
+    uint64_t low, high; /* of a lane in memory: offsets whose rows are stored. high 0: as the lanes' rows say */
     int64_t us;
 };
+enum { SEARCH_COST = 10 };
 struct engine_foreseen {
     void *ctx;
     /* Rows: the first of [from, to) on, as many as lie together. The slices live until it returns. */
     void (*range)(void *ctx, struct slice from, struct slice to);
     void (*block)(void *ctx, uint64_t where, uint32_t bytes); /* of the log, as engine_cold.block */
-    /* Rows that are found by time, one after the other (engine_time_search_rows). NULL: not told */
+    /* Rows that are found one by the other (engine_time_search_rows). NULL: only the lanes' own are told */
     void (*search)(void *ctx, const struct engine_time_search *s);
     bool warmed; /* what was told before has been read: lanes may be brought in, and what is wanted of them is told */
     bool *again; /* NULL, or set to true when there will be more to tell then */
 };
+/* What the next engine_trim_due will read. */
+void engine_trim_foreseen(struct engine *e, struct engine_now now, const struct trim_limits *most,
+                          const struct engine_foreseen *f);
 void engine_rows_foreseen(struct engine *e, const struct command *c, const struct engine_foreseen *f);
-/* Reads the rows that the search will look at, through `cold`. Any thread. */
+/* Reads the rows that who searches will look at, through `cold`. Any thread. */
 void engine_time_search_rows(const struct engine_time_search *s, const struct engine_cold *cold);
 
 /* The same of reads that are no commands, and of a pop that looks before it is one. Asked twice: first for lanes that are away; then `warmed`,
  * which brings them in and tells what is wanted of them (appends, ids). */
-void engine_pop_foreseen(struct engine *e, const struct pop_command *pop, const struct engine_foreseen *f);
+void engine_pop_foreseen(struct engine *e, const struct pop_command *pop, struct engine_now now,
+                         const struct engine_foreseen *f);
 void engine_fetch_foreseen(struct engine *e, struct uuid tenant, struct slice queue, struct slice partition, uint64_t offset,
                            uint64_t bytes_max, uint32_t messages_max, const struct engine_foreseen *f);
 void engine_offset_foreseen(struct engine *e, struct uuid tenant, struct slice queue, struct slice partition, int64_t us,
                             const struct engine_foreseen *f);
 void engine_standing_foreseen(struct engine *e, struct uuid tenant, struct slice queue, struct slice partition,
                               const struct engine_foreseen *f); /* what its cursors' views show */
+void engine_lane_foreseen(struct engine *e, uint32_t partition, const struct engine_foreseen *f); /* that it is there */
 void engine_message_foreseen(struct engine *e, uint32_t partition, struct slice transaction, const struct engine_foreseen *f);
 /* The message at this offset, and `before` ones before it. */
 void engine_messages_foreseen(struct engine *e, uint32_t partition, uint64_t offset, uint32_t before,
@@ -371,11 +392,23 @@ void engine_messages_foreseen(struct engine *e, uint32_t partition, uint64_t off
 enum foreseen_depth {
     FORESEEN_LANES,   /* the lanes with their cursors */
     FORESEEN_APPENDS, /* and the oldest append, and those where groups stand */
+    FORESEEN_TIME,    /* and the appends around the time `us` */
 };
 uint32_t engine_lanes_foreseen(struct engine *e, uint32_t queue, uint32_t after, uint32_t lanes, enum foreseen_depth depth,
-                               bool *all, const struct engine_foreseen *f);
-/* Is the lane known, and not in memory? */
-bool engine_lane_away(struct engine *e, struct uuid tenant, struct slice queue, struct slice partition);
+                               int64_t us, bool *all, const struct engine_foreseen *f);
+/* Lanes of dead letters, as engine_dead_letter_look finds them below `before`: `skipped` are passed over, then so many `rows`; `looks` in
+ * all. */
+void engine_letters_foreseen(struct engine *e, struct uuid tenant, struct slice queue, struct slice group, uint64_t before,
+                             uint64_t skipped, uint64_t rows, uint32_t looks, const struct engine_foreseen *f);
+void engine_letter_foreseen(struct engine *e, struct uuid tenant, struct uuid id, const struct engine_foreseen *f);
+/* Timers at rest behind the key `after`, as engine_timer_next finds them, `rows` of them at most. */
+void engine_timers_foreseen(struct engine *e, struct uuid tenant, struct slice queue, struct slice after, uint32_t rows,
+                            const struct engine_foreseen *f);
+/* Rows of a count that goes on. False: none is wanted. */
+bool engine_timers_count_foreseen(struct engine *e, struct uuid tenant, struct slice queue, struct slice prefix,
+                                  const struct timer_tally *tally, const struct engine_foreseen *f);
+/* May it be that the look at this pinned pop reads the store? */
+bool engine_pop_reads(struct engine *e, const struct pop_command *pop);
 
 /* ---- reads (group thread, between entries) ------------------------------------------------------------------------ */
 

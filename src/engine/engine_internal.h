@@ -269,6 +269,12 @@ struct timer_tenant {
     uint64_t count;
 };
 
+/* Where engine_trim_due goes on. */
+struct trim_walk {
+    uint32_t queue, partition;
+    bool wanted; /* a queue looked at since the last round began may have something to give up, now or later */
+};
+
 /* Paths of which all are in memory: from < path <= to. */
 struct timer_span {
     struct buf from, to;
@@ -370,8 +376,7 @@ struct engine {
     uint64_t kv_row_bytes;                  /* of records that may leave */
     uint64_t kv_away, kv_away_bytes;        /* kv_rest.c: rows at rest, their paths and values */
     uint32_t kv_space_last, kv_tenant_last; /* records of kv_spaces that were wanted last */
-    uint32_t trim_queue, trim_partition;    /* where engine_trim_due goes on */
-    bool trim_wanted;        /* a queue looked at since the last round began may have something to give up, now or later */
+    struct trim_walk trim;
     struct buf gone_runs;    /* keys of runs' rows given up since the last cut, 17 bytes each */
     struct buf gone_cursors; /* removed since the last cut while their lanes stay: queue, partition, group, u32 each */
     struct buf gone_letters; /* removed since the last cut while their queues stay: queue, sequence, u64 each */

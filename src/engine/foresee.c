@@ -122,6 +122,17 @@ void foresee_lanes(struct foresight *s, uint32_t queue, uint32_t number, uint32_
     foresee_range(s, row_key_view(&from), row_key_view(&to));
 }
 
+void foresee_search(struct foresight *s, const struct engine_time_search *t)
+{
+    if (s->f->search == NULL) {
+        foresee_lanes(s, t->queue, t->lane, t->end);
+        return;
+    }
+    if (s->left == 0) return;
+    s->left--;
+    s->f->search(s->f->ctx, t);
+}
+
 /* Rows of runs from this offset on, with so many messages. A row may end behind them: a few more are told. */
 static void runs_tell(struct foresight *s, uint32_t queue, uint32_t lane, uint64_t offset, uint64_t count)
 {
@@ -161,22 +172,50 @@ void foresee_messages(struct foresight *s, const struct partition *p, uint64_t f
     if (missing < end && missing < run_memory_first(p)) runs_tell(s, p->queue, p->number, missing, end - missing);
 }
 
-void foresee_time(struct foresight *s, const struct partition *p, int64_t us)
+void foresee_time(struct foresight *s, const struct partition *p, enum engine_search_kind kind, int64_t us)
 {
     uint64_t stored_end = run_memory_first(p);
     bool is_stored = p->tail > p->start && stored_end > p->start && us > p->start_us && p->last_created_us >= us &&
                      (p->run_count == 0 || p->runs[0].created_us >= us);
-    if (!is_stored || s->f->search == NULL || s->left == 0) return;
-    s->left--;
-    struct engine_time_search t = {.queue = p->queue, .lane = p->number, .low = p->start, .high = stored_end, .us = us};
-    s->f->search(s->f->ctx, &t);
+    if (!is_stored || s->f->search == NULL) return;
+    struct engine_time_search t = {.kind = (uint8_t)kind,
+                                   .queue = p->queue,
+                                   .lane = p->number,
+                                   .end = p->number + 1,
+                                   .looks = SEARCH_COST,
+                                   .low = p->start,
+                                   .high = stored_end,
+                                   .us = us};
+    foresee_search(s, &t);
+}
+
+/* What visible_get will look for. */
+static void visible_foresee(struct foresight *s, const struct partition *p, int64_t now_us)
+{
+    int64_t delay_us = (int64_t)queue_at(s->e, p->queue)->options.numbers[OPTION_DELAYED_PROCESSING] * 1000000;
+    if (delay_us > 0 && p->last_created_us > now_us - delay_us) foresee_time(s, p, SEARCH_TIME, now_us - delay_us + 1);
+}
+
+/* The same of a lane that may be away: then the search begins at its row. */
+void foresee_name_time(struct foresight *s, const struct queue *q, struct slice name, int64_t us)
+{
+    uint32_t away;
+    const struct partition *p = partition_find_here(s->e, q, name, &away);
+    struct engine_time_search t = {.queue = q->number, .lane = away, .end = away + 1, .looks = SEARCH_COST, .us = us};
+    if (p != NULL) {
+        foresee_time(s, p, SEARCH_TIME, us);
+    } else if (away != 0) {
+        foresee_search(s, &t);
+    }
 }
 
 static void cursor_foresee(struct foresight *s, uint32_t at, uint64_t count)
 {
     const struct cursor *c = cursor_at(s->e, at);
     const struct partition *p = foresee_lane(s, c->partition);
-    if (p != NULL) foresee_messages(s, p, next_wanted(c, p), count);
+    if (p == NULL) return;
+    foresee_messages(s, p, next_wanted(c, p), count);
+    visible_foresee(s, p, s->now_us);
 }
 
 /* Lanes that the group has not looked at: the next ones to be brought in, and the messages it begins with. */
@@ -246,8 +285,9 @@ static void pinned_pop_foresee(struct foresight *s, const struct queue *q, const
     } else if (p != NULL && (mode == SUBSCRIBE_ALL || slice_is(pop->group, QUEUE_MODE_GROUP))) {
         foresee_messages(s, p, p->start, pop->batch);
     } else if (p != NULL && mode != SUBSCRIBE_NEW) {
-        foresee_time(s, p, g != NULL && g->registered ? g->from_us : pop->from_us);
+        foresee_time(s, p, SEARCH_TIME, g != NULL && g->registered ? g->from_us : pop->from_us);
     }
+    if (p != NULL && at == 0) visible_foresee(s, p, s->now_us);
 }
 
 static void pop_foresee(struct foresight *s, const struct command *c)
@@ -263,9 +303,23 @@ static void pop_foresee(struct foresight *s, const struct command *c)
     }
 }
 
-void engine_pop_foreseen(struct engine *e, const struct pop_command *pop, const struct engine_foreseen *f)
+/* A lane in memory may still have to be searched by time. */
+bool engine_pop_reads(struct engine *e, const struct pop_command *pop)
 {
-    struct foresight s = {.e = e, .f = f, .left = FORESEEN_MAX};
+    uint32_t away = 0;
+    const struct queue *q = queue_find(e, pop->tenant, pop->queue);
+    const struct partition *p = q == NULL ? NULL : partition_find_here(e, q, pop->partition, &away);
+    if (p == NULL) return away != 0;
+    const int32_t *options = q->options.numbers;
+    bool waits = options[OPTION_DELAYED_PROCESSING] > 0 || options[OPTION_WINDOW_BUFFER] > 0;
+    return run_memory_first(p) > p->start && (waits || pop->mode == SUBSCRIBE_FROM);
+}
+
+void engine_pop_foreseen(struct engine *e, const struct pop_command *pop, struct engine_now now,
+                         const struct engine_foreseen *f)
+{
+    struct foresight s = foresight_of(e, f);
+    s.now_us = now.wall_us;
     const struct queue *q = queue_find(e, pop->tenant, pop->queue);
     if (q != NULL && pop->scope == POP_PARTITION) pinned_pop_foresee(&s, q, pop);
 }
@@ -328,28 +382,69 @@ static void lease_foresee(struct foresight *s, const struct queue *q, const stru
     }
 }
 
-static void lane_ack_foresee(struct foresight *s, const struct ack_command *ack, uint32_t lane)
+/* Of a lane whose messages are acked: those of its items that are only in the store are told. */
+struct acked_lane {
+    uint32_t number, queue;
+    bool looks;                   /* else none of them is, as far as it is worth a look */
+    const struct partition *p;    /* NULL: it is away */
+    uint64_t told_from, told_end; /* offsets */
+};
+
+static void lane_ack_foresee(struct foresight *s, const struct ack_command *ack, const struct ack_item *item,
+                             struct acked_lane *l)
 {
-    const struct partition *p = foresee_lane(s, lane);
-    const struct queue *q = p == NULL ? NULL : queue_at(s->e, p->queue);
+    const struct partition *p = l->p = foresee_lane(s, l->number);
+    const struct queue *q = partition_queue(s->e, l->number);
     const struct group *g = q == NULL ? NULL : group_find(s->e, q, ack->group);
-    uint32_t at = g == NULL ? 0 : cursor_find(s->e, p, g->number);
-    if (at != 0 && cursor_at(s->e, at)->lease != 0) lease_foresee(s, q, p, lease_at(s->e, cursor_at(s->e, at)->lease));
+    uint32_t at = g == NULL || p == NULL ? 0 : cursor_find(s->e, p, g->number);
+    l->looks = g != NULL && p == NULL;
+    if (l->looks) l->queue = q->number;
+    if (at == 0) return;
+    const struct cursor *c = cursor_at(s->e, at);
+    const struct lease *lease = c->lease == 0 ? NULL : lease_at(s->e, c->lease);
+    uint64_t stored_end = run_memory_first(p);
+    if (lease != NULL) {
+        uint64_t first = next_wanted(c, p);
+        if (first <= lease->last) foresee_messages(s, p, first, lease->last - first + 1);
+        lease_foresee(s, q, p, lease);
+    }
+    bool again = lease == NULL || (item->fenced && !uuid_equal(lease->id, item->lease)); /* an ack that was made before */
+    l->looks = stored_end > p->start && (again || next_wanted(c, p) < stored_end);
+}
+
+/* Of a message's own id: the offset is in it. */
+static void acked_message_foresee(struct foresight *s, struct acked_lane *l, struct slice id)
+{
+    enum { TOGETHER = 64 };
+    struct uuid u;
+    uint64_t offset;
+    int64_t created_ms;
+    if (!uuid_parse(id, &u) || !message_id_parse(s->e->seed, u, l->number, &offset, &created_ms)) return;
+    if (offset >= l->told_from && offset < l->told_end) return;
+    if (l->p != NULL) {
+        foresee_messages(s, l->p, offset, TOGETHER);
+    } else {
+        runs_tell(s, l->queue, l->number, offset, TOGETHER);
+    }
+    l->told_from = offset;
+    l->told_end = offset + TOGETHER;
 }
 
 static void ack_foresee(struct foresight *s, const struct command *c)
 {
     struct ack_command ack;
     struct ack_item item;
-    uint64_t before = 0;
+    struct acked_lane l = {0};
     bool ids = ids_are_old(s->e);
     if (!ack_open(c, &ack)) return;
     for (struct slice rest = ack.items; s->left > 0 && ack_item_next(&rest, &item);) {
         if (item.partition > UINT32_MAX) continue;
-        uint32_t lane = (uint32_t)item.partition;
-        if (lane != before) lane_ack_foresee(s, &ack, lane);
-        before = lane;
-        if (ids) dedup_foreseen(s->e->dedup, dedup_key(s->e->seed, lane, item.transaction), INT64_MIN, id_tell, s);
+        if (item.partition != l.number) {
+            l = (struct acked_lane){.number = (uint32_t)item.partition};
+            lane_ack_foresee(s, &ack, &item, &l);
+        }
+        if (l.looks) acked_message_foresee(s, &l, item.transaction);
+        if (ids) dedup_foreseen(s->e->dedup, dedup_key(s->e->seed, l.number, item.transaction), INT64_MIN, id_tell, s);
     }
 }
 
@@ -460,7 +555,44 @@ static void trim_foresee(struct foresight *s, const struct command *c)
     }
 }
 
-static void timer_rows_tell(struct foresight *s, const struct timer *t, int64_t until_us)
+/* Does it take a look into the store to know where a time is in the lane? */
+bool lane_is_stored(const struct lane *l)
+{
+    return l->p == NULL || run_memory_first(l->p) > l->p->start;
+}
+
+static void lanes_seek_foresee(struct foresight *s, const struct queue *q, const struct piece *p, int64_t us)
+{
+    const struct lane *last = p->after == 0 ? NULL : lane_at(s->e, (uint32_t)p->after), *l;
+    uint32_t number = last == NULL ? q->partition_first : last->next,
+             end = p->until == 0 ? q->partition_last : (uint32_t)p->until, looks = p->most;
+    for (; looks > 0 && number != 0 && number <= end; number = l->next, looks--) {
+        l = lane_at(s->e, number);
+        if (!lane_is_stored(l)) continue;
+        struct engine_time_search t = {
+            .kind = SEARCH_TIME, .queue = q->number, .lane = number, .end = end + 1, .looks = looks, .us = us};
+        foresee_search(s, &t);
+        return;
+    }
+}
+
+/* As of lane_seek. Pieces that go to the end find it in memory, but for what was pushed since the first of them. */
+static void seek_foresee(struct foresight *s, const struct command *c)
+{
+    struct seek_command seek;
+    if (!seek_decode(c, &seek)) return;
+    const struct queue *q = queue_find(s->e, seek.tenant, seek.queue);
+    if (q == NULL) return;
+    int64_t moment_us = seek.piece.until == 0 ? INT64_MAX : seek.piece.moment_us;
+    int64_t us = seek.to_end || seek.us > moment_us ? moment_us : seek.us;
+    if (seek.has_partition) {
+        foresee_name_time(s, q, seek.partition, us);
+    } else {
+        lanes_seek_foresee(s, q, &seek.piece, us);
+    }
+}
+
+void foresee_timer(struct foresight *s, const struct timer *t, int64_t until_us)
 {
     struct row_key from, to;
     row_key_timer(&from, t->due.key, t->due.tie);
@@ -479,7 +611,7 @@ static void timers_foresee(struct foresight *s, const struct command *c)
         uint32_t at = 0, number;
         while ((number = idmap_next(&s->e->timer_paths, hash, &at)) != 0) {
             const struct timer *t = timer_at(s->e, number);
-            if (t->body == NULL) timer_rows_tell(s, t, t->due.key);
+            if (t->body == NULL) foresee_timer(s, t, t->due.key);
         }
     }
 }
@@ -512,12 +644,12 @@ static void due_foresee(struct foresight *s)
     struct timers_due due = {
         .e = s->e, .until_us = due_us + AHEAD_US, .left = TIMERS_A_TICK, .each = timer_lane_foresee, .ctx = s};
     timers_due_walk(&due);
-    if (due.resting != NULL) timer_rows_tell(s, due.resting, due.until_us);
+    if (due.resting != NULL) foresee_timer(s, due.resting, due.until_us);
 }
 
 void engine_rows_foreseen(struct engine *e, const struct command *c, const struct engine_foreseen *f)
 {
-    struct foresight s = {.e = e, .f = f, .left = FORESEEN_MAX};
+    struct foresight s = foresight_of(e, f);
     struct letter_move_command move;
     switch (c->kind) {
     case COMMAND_PUSH:
@@ -549,6 +681,9 @@ void engine_rows_foreseen(struct engine *e, const struct command *c, const struc
         return;
     case COMMAND_TICK:
         due_foresee(&s);
+        return;
+    case COMMAND_SEEK:
+        seek_foresee(&s, c);
         return;
     case COMMAND_TIMERS:
         timers_foresee(&s, c);

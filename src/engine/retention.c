@@ -6,8 +6,7 @@
  *
  * The leader looks for lanes (engine_trim_due) and puts what it finds into the log; every node gives up the same. Whole appends go, a
  * bounded number at a time: of a lane that has more of them the front goes first. */
-#include "engine/engine_internal.h"
-
+#include "engine/foresee_inner.h"
 #include "engine/row.h"
 
 /* ---- giving up ------------------------------------------------------------------------------------------------------ */
@@ -124,18 +123,19 @@ static bool lane_passed(const struct lane *l, const struct cutoffs *c)
     return l->p == NULL && (l->oldest_s == 0 || (c->any_us <= oldest_us && c->completed_us <= oldest_us));
 }
 
-/* The next lane of queues with retention, from trim_queue and trim_partition on; 0: the end of all (done), or `looks` are used up. */
-static uint32_t lane_next(struct engine *e, int64_t now_us, struct cutoffs *c, uint32_t *looks, bool *done)
+/* The next lane of queues with retention, from the walk's place on; 0: the end of all (done), or `looks` are used up. */
+static uint32_t lane_next(const struct engine *e, struct trim_walk *w, int64_t now_us, struct cutoffs *c, uint32_t *looks,
+                          bool *done)
 {
     for (; *looks > 0; --*looks) {
-        struct queue *q = e->trim_queue == 0 ? NULL : queue_at(e, e->trim_queue);
+        const struct queue *q = w->queue == 0 ? NULL : queue_at(e, w->queue);
         if (q != NULL && q->messages > 0 && cutoffs_of(q, now_us, c)) {
-            const struct lane *last = e->trim_partition == 0 ? NULL : lane_at(e, e->trim_partition);
+            const struct lane *last = w->partition == 0 ? NULL : lane_at(e, w->partition);
             uint32_t n = last == NULL ? q->partition_first : last->next;
-            e->trim_wanted = true;
+            w->wanted = true;
             for (; n != 0 && *looks > 0; --*looks) {
                 const struct lane *l = lane_at(e, n);
-                e->trim_partition = n;
+                w->partition = n;
                 if (!lane_passed(l, c)) {
                     --*looks;
                     return n;
@@ -144,38 +144,97 @@ static uint32_t lane_next(struct engine *e, int64_t now_us, struct cutoffs *c, u
             }
             if (n != 0) return 0;
         }
-        e->trim_partition = 0;
-        if (e->trim_queue >= e->queue_last) {
-            e->trim_queue = 0;
+        w->partition = 0;
+        if (w->queue >= e->queue_last) {
+            w->queue = 0;
             *done = true;
             return 0;
         }
-        e->trim_queue++;
+        w->queue++;
     }
     return 0;
 }
 
-enum trim_round engine_trim_due(struct engine *e, struct engine_now now, uint32_t looks, uint32_t runs, struct trim_item *out,
-                                uint32_t max, uint32_t *count)
+/* Does it take a read to know what of the lane goes? */
+static bool lane_reads(const struct lane *l, const struct cutoffs *c)
+{
+    return lane_is_stored(l) && (l->p == NULL || l->p->start_us < c->any_us || l->p->start_us < c->completed_us);
+}
+
+/* The walk stands before the lane again. */
+static void walk_back(const struct engine *e, struct trim_walk *w, uint32_t before)
+{
+    const struct lane *last = before == 0 ? NULL : lane_at(e, before);
+    w->partition = last != NULL && last->queue == w->queue ? before : 0;
+}
+
+enum trim_round engine_trim_due(struct engine *e, struct engine_now now, const struct trim_limits *most, struct trim_item *out,
+                                uint32_t *count)
 {
     struct cutoffs c;
-    uint32_t n, before = e->trim_partition;
+    struct trim_walk *w = &e->trim;
+    uint32_t n, before = w->partition, looks = most->looks, runs = most->runs, read = 0;
     bool done = false;
     *count = 0;
-    while (*count < max && (n = lane_next(e, now.wall_us, &c, &looks, &done)) != 0) {
+    while (*count < most->lanes && (n = lane_next(e, w, now.wall_us, &c, &looks, &done)) != 0) {
+        if (lane_reads(lane_at(e, n), &c) && read++ == most->lanes) {
+            walk_back(e, w, before);
+            return TRIM_GOES_ON;
+        }
         const struct partition *p = lane_open_ahead(e, n);
         uint64_t start = lane_start(e, queue_at(e, p->queue), p, &c, &runs);
         if (start > p->start) out[(*count)++] = (struct trim_item){.partition = n, .start = start};
-        if (runs == 0) {
-            /* This lane may have more: it comes next again. */
-            const struct lane *last = before == 0 ? NULL : lane_at(e, before);
-            e->trim_partition = last != NULL && last->queue == p->queue ? before : 0;
+        if (runs == 0) { /* this lane may have more: it comes next again */
+            walk_back(e, w, before);
             return TRIM_GOES_ON;
         }
         before = n;
     }
     if (!done) return TRIM_GOES_ON;
-    bool wanted = e->trim_wanted;
-    e->trim_wanted = false;
+    bool wanted = w->wanted;
+    w->wanted = false;
     return wanted ? TRIM_ROUND_DONE : TRIM_NEVER;
+}
+
+/* ---- what the next look will read ----------------------------------------------------------------------------------- */
+
+/* Lanes that follow one another, whether all of them are due or not. */
+enum { LANES_AHEAD = 128 };
+
+struct trim_range {
+    uint32_t queue, first, last; /* 0 = none */
+    int64_t us;
+};
+
+static void range_tell(struct foresight *s, struct trim_range *r, uint32_t runs)
+{
+    struct engine_time_search t = {
+        .kind = SEARCH_FRONT, .queue = r->queue, .lane = r->first, .end = r->last + 1, .looks = runs, .us = r->us};
+    if (r->first == 0) return;
+    foresee_search(s, &t);
+    foresee_lanes(s, r->queue, r->last + 1, r->last + LANES_AHEAD); /* lanes come in together */
+    r->first = 0;
+}
+
+void engine_trim_foreseen(struct engine *e, struct engine_now now, const struct trim_limits *most,
+                          const struct engine_foreseen *f)
+{
+    enum { APART_MAX = 64 }; /* numbers of lanes that are read together: what lies between two of them is not much */
+    struct foresight s = foresight_of(e, f);
+    struct trim_walk w = e->trim;
+    struct trim_range r = {0};
+    struct cutoffs c;
+    uint32_t n, looks = most->looks, lanes = 0;
+    bool done = false;
+    while (lanes < most->lanes && (n = lane_next(e, &w, now.wall_us, &c, &looks, &done)) != 0) {
+        const struct lane *l = lane_at(e, n);
+        if (!lane_reads(l, &c)) continue;
+        int64_t us = c.any_us > c.completed_us ? c.any_us : c.completed_us;
+        bool joins = r.first != 0 && r.queue == l->queue && n - r.last <= APART_MAX;
+        if (!joins) range_tell(&s, &r, most->runs);
+        if (!joins) r = (struct trim_range){.queue = l->queue, .first = n, .us = us};
+        r.last = n;
+        lanes++;
+    }
+    range_tell(&s, &r, most->runs);
 }

@@ -246,11 +246,85 @@ static bool time_search_go(const struct time_search *t, struct run *found)
     return s.hit;
 }
 
+/* ---- searches of other threads: what is read is all that counts ------------------------------------------------------- */
+
+enum { SEARCH_LANES = 128 /* of one scan */ };
+
+struct lanes_search {
+    uint32_t count;
+    struct lane_row lanes[SEARCH_LANES]; /* without their names */
+};
+
+static bool search_lane_row(void *ctx, struct slice key, struct slice value)
+{
+    struct lanes_search *l = ctx;
+    if (key.len != LANE_KEY_BYTES) return true; /* a cursor */
+    if (l->count == SEARCH_LANES || !row_lane_read(key, value, &l->lanes[l->count])) return false;
+    l->count++;
+    return true;
+}
+
+struct front_search {
+    int64_t us;
+    uint32_t looks, left;
+};
+
+static bool search_front_row(void *ctx, struct slice key, struct slice value)
+{
+    struct front_search *f = ctx;
+    (void)key;
+    for (size_t at = 0; at + sizeof(struct run) <= value.len; at += sizeof(struct run)) {
+        struct run r;
+        memcpy(&r, value.at + at, sizeof r);
+        if (r.created_us >= f->us || f->looks == f->left) return false;
+        f->looks++;
+    }
+    return true;
+}
+
+/* Of the lane t->in.lane, with rows from `low` on, below `high`. Gives what it counts as. */
+static uint32_t search_lane(const struct time_search *t, uint32_t left)
+{
+    struct run found;
+    if (t->in.kind == SEARCH_FRONT) {
+        struct front_search f = {.us = t->in.us, .left = left};
+        struct row_key from, to;
+        row_key_run(&from, t->in.queue, t->in.lane, t->in.low);
+        row_key_run(&to, t->in.queue, t->in.lane, t->in.high);
+        t->cold->scan(t->cold->ctx, row_key_view(&from), row_key_view(&to), search_front_row, &f);
+        return 1 + f.looks;
+    }
+    uint64_t end = time_search_go(t, &found) ? found.first : t->in.high;
+    struct run_search before = {.offset = end - 1};
+    if (t->in.kind == SEARCH_BEFORE && end > t->in.low) time_search_look(t, &before);
+    return SEARCH_COST;
+}
+
 void engine_time_search_rows(const struct engine_time_search *s, const struct engine_cold *cold)
 {
     struct time_search t = {.cold = cold, .in = *s};
-    struct run found;
-    time_search_go(&t, &found);
+    if (s->high > 0) {
+        search_lane(&t, s->looks);
+        return;
+    }
+    struct lanes_search l = {.count = SEARCH_LANES};
+    for (uint32_t looks = 0, lane = s->lane; l.count == SEARCH_LANES && lane < s->end && looks < s->looks;) {
+        struct row_key from, to;
+        l.count = 0;
+        row_key_lane(&from, s->queue, lane);
+        row_key_lane(&to, s->queue, s->end);
+        cold->scan(cold->ctx, row_key_view(&from), row_key_view(&to), search_lane_row, &l);
+        for (uint32_t i = 0; i < l.count && looks < s->looks; i++) {
+            const struct lane_row *row = &l.lanes[i];
+            bool has = row->tail > row->start && row->start_us < s->us;
+            bool none = !has || (s->kind != SEARCH_FRONT && row->last_created_us < s->us);
+            lane = row->number + 1;
+            t.in.lane = row->number;
+            t.in.low = row->start;
+            t.in.high = row->tail;
+            looks += none ? 1 : search_lane(&t, s->looks - looks);
+        }
+    }
 }
 
 uint64_t run_offset_at(const struct engine *e, const struct partition *p, int64_t us)
@@ -259,7 +333,9 @@ uint64_t run_offset_at(const struct engine *e, const struct partition *p, int64_
     if (us <= p->start_us) return p->start;
     if (p->run_count == 0 || p->runs[0].created_us >= us) {
         if (run_memory_first(p) > p->start) {
-            struct time_search t = {.e = e, .in = {p->queue, p->number, p->start, run_memory_first(p), us}};
+            struct time_search t = {.e = e};
+            t.in = (struct engine_time_search){
+                .queue = p->queue, .lane = p->number, .low = p->start, .high = run_memory_first(p), .us = us};
             struct run found;
             if (time_search_go(&t, &found) && found.first < run_memory_first(p))
                 return found.first < p->start ? p->start : found.first;

@@ -116,6 +116,16 @@ static void dlq_read(struct call *c, struct engine *e, struct engine_now now)
     w->over = true;
 }
 
+static void dlq_foresee(struct call *c, struct engine *e, struct engine_now now, const struct engine_foreseen *f)
+{
+    const struct request *r = c->read_ctx;
+    const struct dlq_query *q = r->route_data;
+    const struct dlq_walk *w = &q->at;
+    uint64_t skipped = w->passed < q->offset ? q->offset - w->passed : 0;
+    (void)now;
+    engine_letters_foreseen(e, r->tenant, q->queue, q->group, w->before, skipped, q->limit - w->rows, LOOKS, f);
+}
+
 static void dlq_after(struct request *r)
 {
     struct dlq_query *q = r->route_data;
@@ -157,5 +167,6 @@ void route_dlq(struct request *r)
     r->call.kind = CALL_READ;
     r->call.read = dlq_read;
     r->call.read_ctx = r;
+    r->call.foresee = dlq_foresee;
     request_submit(r, r->http->config->pop_timeout_ms, dlq_after);
 }

@@ -581,7 +581,7 @@ static void changed_foresee(struct call *c, struct engine *e, struct engine_now 
     s->foreseen = 0;
     if (s->at == s->plan->count || !engine_queue_get(e, r->tenant, in->queue, &q)) return;
     if (!s->inside && in->after.len > 0 && !cursor_read(request_seed(r), &q, in->after, &after)) return;
-    s->foreseen = engine_lanes_foreseen(e, q.number, after, VISIT_LANES, FORESEEN_LANES, &all, f);
+    s->foreseen = engine_lanes_foreseen(e, q.number, after, VISIT_LANES, FORESEEN_LANES, 0, &all, f);
 }
 
 /* The next lanes of the entry. False: it has its end. */

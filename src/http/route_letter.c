@@ -89,6 +89,23 @@ static bool letters_look(struct request *r, struct letters *l, struct engine *e,
     return coming || more;
 }
 
+static void letters_foresee(struct call *c, struct engine *e, struct engine_now now, const struct engine_foreseen *f)
+{
+    const struct request *r = c->read_ctx;
+    const struct letters *l = c->foresee_ctx;
+    uint32_t number = l->by_id ? 0 : lane_number_of_id(l->lane_id);
+    (void)now;
+    if (l->by_id) engine_letter_foreseen(e, r->tenant, l->id, f);
+    if (number != 0) engine_lane_foreseen(e, number, f);
+}
+
+static void letters_visit(struct request *r, struct letters *l, visit_run *visit, void (*after)(struct request *r, void *data))
+{
+    r->call.foresee = letters_foresee;
+    r->call.foresee_ctx = l;
+    visits_then(r, visit, l, after);
+}
+
 /* ---- move: the command ---------------------------------------------------------------------------------------------- */
 
 static void letter_name(struct uuid id, char out[LETTER_NAME_BYTES])
@@ -261,7 +278,7 @@ void route_dlq_replay(struct request *r)
     if (l == NULL) return;
     l->by_id = true;
     if (uuid_parse(r->params[0], &l->id))
-        visits_then(r, move_visit, l, move_found);
+        letters_visit(r, l, move_visit, move_found);
     else
         answer_gone(r);
 }
@@ -273,7 +290,7 @@ void route_message_retry(struct request *r)
     if (l == NULL) return;
     l->lane_id = r->params[0];
     l->transaction = r->params[1];
-    visits_then(r, move_visit, l, move_found);
+    letters_visit(r, l, move_visit, move_found);
 }
 
 /* ---- delete --------------------------------------------------------------------------------------------------------- */
@@ -402,5 +419,5 @@ void route_message_delete(struct request *r)
     l->before = UINT64_MAX;
     l->lane_id = r->params[0];
     l->transaction = r->params[1];
-    visits_then(r, collect_visit, l, message_delete_found);
+    letters_visit(r, l, collect_visit, message_delete_found);
 }

@@ -351,21 +351,42 @@ static bool list_visit(struct request *r, void *data, struct buf *out, struct en
     return false;
 }
 
+/* The next ones that heads_take will take, but for those behind them in their lanes: places in the heap. */
+static uint32_t heads_next(const struct list *l, uint32_t out[MESSAGES_A_VISIT])
+{
+    uint32_t open[MESSAGES_A_VISIT + 1], open_count = l->head_count > 0, count = 0;
+    uint64_t wanted = l->status == -1 ? l->skip + l->limit - l->rows : MESSAGES_A_VISIT;
+    open[0] = 0;
+    while (open_count > 0 && count < wanted && count < MESSAGES_A_VISIT) {
+        uint32_t newest = 0;
+        for (uint32_t i = 1; i < open_count; i++) {
+            if (head_newer(&l->heads[open[i]], &l->heads[open[newest]])) newest = i;
+        }
+        uint32_t at = out[count++] = open[newest];
+        open[newest] = open[--open_count];
+        for (uint32_t child = 2 * at + 1; child < 2 * at + 3 && child < l->head_count; child++) open[open_count++] = child;
+    }
+    return count;
+}
+
 static void list_foresee(struct call *c, struct engine *e, struct engine_now now, const struct engine_foreseen *f)
 {
-    enum { HEADS = 32, BEFORE = 32 };
+    enum { BEFORE = 32 };
+    uint32_t heads[MESSAGES_A_VISIT], count;
     struct list *l = c->foresee_ctx;
     const struct request *r = c->read_ctx;
-    (void)now;
     l->walk.queue = l->queue;
+    l->walk.depth = l->to_us <= now.wall_us ? FORESEEN_TIME : FORESEEN_LANES;
+    l->walk.us = l->to_us;
     if (!l->merging && l->queue.len > 0 && l->partition.len > 0)
         engine_offset_foreseen(e, r->tenant, l->queue, l->partition, l->to_us, f);
     else if (!l->merging)
         lane_walk_foresee(&l->walk, r, e, f);
     for (uint32_t i = l->shown; l->merging && i < l->taken_count; i++)
         engine_messages_foreseen(e, l->taken[i].lane, l->taken[i].offset, 0, f);
-    for (uint32_t i = 0; l->merging && i < HEADS && i < l->head_count; i++)
-        engine_messages_foreseen(e, l->heads[i].lane, l->heads[i].offset, BEFORE, f);
+    count = l->merging && l->shown == l->taken_count ? heads_next(l, heads) : 0;
+    for (uint32_t i = 0; i < count; i++)
+        engine_messages_foreseen(e, l->heads[heads[i]].lane, l->heads[heads[i]].offset, BEFORE, f);
 }
 
 static void list_after(struct request *r, void *data)
@@ -571,6 +592,7 @@ static bool detail_visit(struct request *r, void *data, struct buf *out, struct 
             return detail_answer(r, out, e, now, &lane, f->offset);
         f->searching = true;
         f->offset = 0;
+        return true; /* what it looks at next is foreseen */
     }
     enum search_state state = search_go(r, f, e, now, &lane);
     if (state == SEARCH_ON) return true;
@@ -579,10 +601,12 @@ static bool detail_visit(struct request *r, void *data, struct buf *out, struct 
 
 static void detail_foresee(struct call *c, struct engine *e, struct engine_now now, const struct engine_foreseen *f)
 {
+    enum { AHEAD = 256 };
     const struct find *find = c->foresee_ctx;
     uint32_t number = lane_number_of_id(find->partition);
     (void)now;
     if (number != 0 && !find->searching) engine_message_foreseen(e, number, find->transaction, f);
+    if (number != 0 && find->searching) engine_messages_foreseen(e, number, find->offset + AHEAD - 1, AHEAD - 1, f);
 }
 
 void route_message_detail(struct request *r)

@@ -233,7 +233,8 @@ struct timers_query {
     struct slice after, prefix;
     uint64_t limit;
     struct timer_tally tally;
-    bool more; /* to be counted */
+    uint64_t looked, read_until; /* rows: counted, and read ahead by other threads */
+    bool more;                   /* to be counted */
 };
 
 static void read_after(struct request *r)
@@ -337,7 +338,8 @@ static void count_read(struct call *c, struct engine *e, struct engine_now now)
     (void)now;
     do {
         q->more = engine_timers_count(e, r->tenant, r->params[0], q->prefix, ROWS_A_LOOK, &q->tally);
-    } while (q->more && clock_mono_us() - began_us < VISIT_US);
+        q->looked += ROWS_A_LOOK;
+    } while (q->more && q->looked < q->read_until && clock_mono_us() - began_us < VISIT_US);
     if (q->more) return;
     buf_text(&c->answer, "{\"count\":");
     buf_decimal(&c->answer, q->tally.count);
@@ -381,6 +383,27 @@ static void peek_read(struct call *c, struct engine *e, struct engine_now now)
     }
 }
 
+static void list_foresee(struct call *c, struct engine *e, struct engine_now now, const struct engine_foreseen *f)
+{
+    const struct request *r = c->read_ctx;
+    const struct timers_query *q = r->route_data;
+    (void)now;
+    engine_timers_foreseen(e, r->tenant, r->params[0], q->after, (uint32_t)q->limit + 1, f);
+}
+
+/* Neighbours are about as long as each other; half of what is read ahead is counted before more is. */
+static void count_foresee(struct call *c, struct engine *e, struct engine_now now, const struct engine_foreseen *f)
+{
+    enum { BYTES = 256 << 10, ROW_BYTES = 32 };
+    const struct request *r = c->read_ctx;
+    struct timers_query *q = r->route_data;
+    (void)now;
+    if (q->looked < q->read_until) return;
+    size_t path = q->tally.next_len > 0 ? q->tally.next_len : r->params[0].len + q->prefix.len;
+    if (engine_timers_count_foreseen(e, r->tenant, r->params[0], q->prefix, &q->tally, f))
+        q->read_until = q->looked + BYTES / (path + ROW_BYTES);
+}
+
 static void list_submit(struct request *r, struct timers_query *q)
 {
     int64_t limit = LIST_LIMIT_DEFAULT;
@@ -389,6 +412,7 @@ static void list_submit(struct request *r, struct timers_query *q)
     q->limit = limit < 1 ? 1 : limit > LIST_LIMIT_MAX ? LIST_LIMIT_MAX : (uint64_t)limit;
     query_text(r, "after", &q->after);
     if (q->after.len > TIMER_KEY_BYTES_MAX) q->after.len = TIMER_KEY_BYTES_MAX; /* no key lies between the two */
+    r->call.foresee = list_foresee;
     read_submit(r, list_read);
 }
 
@@ -404,6 +428,7 @@ static void count_submit(struct request *r, struct timers_query *q)
     } else if (name_has_control(q->prefix)) {
         answer_bad(r, "timers_count_prefix_invalid", "prefix: a control character");
     } else {
+        r->call.foresee = count_foresee;
         read_submit(r, count_read);
     }
 }

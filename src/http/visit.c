@@ -121,11 +121,11 @@ void lane_walk_foresee(struct lane_walk *w, const struct request *r, struct engi
     if (!f->warmed) w->foreseen = 0;
     if (w->over) return;
     bool inside = w->inside && engine_queue_next(e, r->tenant, w->at_queue - 1, &q) && q.number == w->at_queue, all = true;
-    if (inside) looked = engine_lanes_foreseen(e, q.number, w->at_lane, VISIT_LANES, w->depth, &all, f);
+    if (inside) looked = engine_lanes_foreseen(e, q.number, w->at_lane, VISIT_LANES, w->depth, w->us, &all, f);
     while (all && looked < VISIT_LANES && walk_queue(&ahead, r->tenant, e, &q)) {
         ahead.begun = true;
         ahead.at_queue = q.number;
-        looked += 1 + engine_lanes_foreseen(e, q.number, 0, VISIT_LANES - looked, w->depth, &all, f);
+        looked += 1 + engine_lanes_foreseen(e, q.number, 0, VISIT_LANES - looked, w->depth, w->us, &all, f);
     }
     if (!f->warmed) w->foreseen = looked;
 }

@@ -42,6 +42,7 @@ struct lane_walk {
     bool partial; /* it ended early */
     bool begun, over, inside;
     enum foreseen_depth depth; /* what each->lane asks of lanes */
+    int64_t us;                /* of FORESEEN_TIME */
     uint32_t foreseen;         /* lanes of the next visit whose rows were read before it; 0 = as many as there is time for */
 };
 

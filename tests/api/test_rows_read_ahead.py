@@ -1,20 +1,22 @@
 """Lanes at rest are read back by other threads before a call looks at them: the group's own thread waits for no file."""
 
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from queen import ids, query, quote
+import timers
+from queen import ids, query, quote, wait_until
 
 LANES = 1500
 EPOCH = "1970-01-01T00:00:00Z"
 KEPT = {"retentionSeconds": 3600}
-COUNTER = re.compile(r'^queen_rows_read_group_thread_total\{during="call"\} (\d+)', re.M)
 
 
-def read_by_the_group(broker):
-    return int(COUNTER.search(broker.get("/metrics/prometheus").body.decode()).group(1))
+def read_by_the_group(broker, during="call"):
+    text = broker.get("/metrics/prometheus").body.decode()
+    return int(re.search(r'^queen_rows_read_group_thread_total\{during="%s"\} (\d+)' % during, text, re.M).group(1))
 
 
 def name(n):
@@ -103,3 +105,91 @@ def test_messages_by_their_id_and_by_place_and_time(rested, queue):
     rows = rested.get("/api/v1/messages" + query({"queue": queue, "partition": name(302)})).expect(200).json["messages"]
     assert [row["transactionId"] for row in rows] == ["t1-302", "t0-302"]
     assert read_by_the_group(rested) == 0
+
+
+def test_messages_of_many_lanes_newest_first(rested, queue):
+    seen = []
+    for offset in (0, 1000):
+        rows = rested.get("/api/v1/messages" + query({"queue": queue, "limit": 1000, "offset": offset})).expect(200).json["messages"]
+        seen += [row["transactionId"] for row in rows]
+    assert len(set(seen)) == 2000 and set(seen[:LANES]) == {"t1-%d" % n for n in range(LANES)}
+    assert read_by_the_group(rested) == 0
+
+
+def seek(broker, queue, body, partition=None):
+    path = "/api/v1/consumer-groups/g/queues/%s/" % quote(queue)
+    if partition is not None:
+        path += "partitions/%s/" % quote(partition)
+    return broker.post(path + "seek", body).expect(200).json["partitionsUpdated"]
+
+
+def test_a_seek_of_all_lanes_to_a_time(rested, queue):
+    half = rested.get("/api/v1/messages" + query({"queue": queue, "partition": name(0)})).expect(200).json["messages"][0]["createdAt"]
+    rested.restart()
+    assert seek(rested, queue, {"timestamp": half}) == LANES
+    assert (read_by_the_group(rested, "entry"), read_by_the_group(rested)) == (0, 0)
+    answer = rested.pop(queue, group="g", batch=10000, partitions=64).expect(200).json
+    assert all(n.startswith("t1-") for n in ids(answer))
+    rested.restart()
+    assert seek(rested, queue, {"timestamp": half}, partition=name(1400)) == 1
+    rested.restart()
+    assert seek(rested, queue, {"toEnd": True}) == LANES
+    assert (read_by_the_group(rested, "entry"), read_by_the_group(rested)) == (0, 0)
+
+
+def test_dead_letters_of_lanes_at_rest(rested, queue):
+    rested.configure(queue, retryLimit=0, **KEPT)
+    while True:
+        answer = rested.pop(queue, group="bad", subscriptionMode="all", batch=1000, partitions=64).expect((200, 204))
+        if answer.status == 204:
+            break
+        rested.ack_batch([(m, "failed", "why") for m in answer.json["messages"]])
+    rested.restart()
+    page = rested.get("/api/v1/dlq" + query({"queue": queue, "limit": 1000, "offset": 500})).expect(200).json
+    assert page["total"] == 2 * LANES and len(page["messages"]) == 1000
+    letter = page["messages"][0]
+    assert read_by_the_group(rested) == 0
+    rested.restart()
+    rested.post("/api/v1/dlq/%s/replay" % letter["id"], {"queue": queue + "-other"}).expect(200)
+    assert read_by_the_group(rested) == 0
+
+
+def test_timers_at_rest(own_broker, queue):
+    broker = own_broker(env={"QUEEN_SCRUB_BYTES_S": "0"})
+    keys = ["key-%04d" % ((n * 7919) % 3000) for n in range(3000)]
+    for first in range(0, 3000, 250):
+        timers.call(broker, *[timers.op_schedule(queue, key, 3600000 + n * 10, payload=n)
+                              for n, key in enumerate(keys[first:first + 250])])
+    broker.restart()
+    counted = broker.get("/api/v1/timers/%s" % quote(queue) + query({"mode": "count", "prefix": "key-"})).expect(200).json
+    assert counted["count"] == 3000
+    assert read_by_the_group(broker) == 0
+    broker.restart()
+    page = broker.get("/api/v1/timers/%s" % quote(queue) + query({"limit": 1000, "after": "key-0999"})).expect(200).json
+    assert [row["timerKey"] for row in page["rows"]] == ["key-%04d" % n for n in range(1000, 2000)]
+    assert read_by_the_group(broker) == 0
+
+
+def test_a_pop_of_one_lane_of_a_queue_that_delays(own_broker, queue):
+    broker = own_broker(env={"QUEEN_SCRUB_BYTES_S": "0"})
+    began = time.monotonic()
+    for n in range(3000):
+        broker.push_ids(queue, ["m%d" % n], "p")
+    middle = (began + time.monotonic()) / 2
+    broker.configure(queue, delayedProcessing=round(time.monotonic() - middle) + 1)
+    broker.restart()
+    answer = broker.pop(queue, partition="p", group="late", subscriptionMode="all", batch=1).expect(200).json
+    assert ids(answer) == ["m0"]
+    assert read_by_the_group(broker) == 0
+
+
+def test_retention_of_lanes_at_rest(rested, queue):
+    rested.restart(env={"QUEEN_SCRUB_BYTES_S": "0", "RETENTION_INTERVAL": "100"})
+    rested.configure(queue, retentionEnabled=True, retentionSeconds=1)
+
+    def retained():
+        text = rested.get("/metrics/prometheus").body.decode()
+        return int(re.search(r'^queen_queue_depth\{queue="%s",kind="retained"\} (\d+)' % queue, text, re.M).group(1))
+
+    wait_until(lambda: retained() == 0, 20, "retention", every=0.5)
+    assert (read_by_the_group(rested, "entry"), read_by_the_group(rested)) == (0, 0)

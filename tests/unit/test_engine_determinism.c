@@ -574,7 +574,7 @@ static void other_read(struct kit *k)
     engine_lane_get(k->e, KIT_TENANT, number, &lane);
     engine_cursor_get(k->e, number, 1 + rng(10), now, &cursor);
     for (uint32_t after = 0; rng(8) != 0 && engine_lane_next(k->e, queue, after, &lane);) after = lane.number;
-    engine_trim_due(k->e, now, 1 + rng(100), 1 + rng(20), items, 4, &count);
+    engine_trim_due(k->e, now, &(struct trim_limits){1 + rng(100), 4, 1 + rng(20)}, items, &count);
     timers_read(k->e, now);
     if (rng(2) == 0) engine_visits_over(k->e);
 }

@@ -58,6 +58,41 @@ static void tell_range(void *ctx, struct slice from, struct slice to)
     memcpy(s->to, to.at, s->to_len = to.len);
 }
 
+/* On a reader's thread: what it reads is told, from where it begins to the last row it looks at. */
+struct reader_scan {
+    struct bench *b;
+    bool (*row)(void *, struct slice, struct slice);
+    void *row_ctx;
+    struct span *s;
+};
+
+static bool reader_row(void *ctx, struct slice key, struct slice value)
+{
+    struct reader_scan *r = ctx;
+    memcpy(r->s->to, key.at, key.len);
+    r->s->to[key.len] = 0;
+    r->s->to_len = key.len + 1;
+    return r->row(r->row_ctx, key, value);
+}
+
+static void reader_scan(void *ctx, struct slice from, struct slice to, bool (*row)(void *, struct slice, struct slice),
+                        void *row_ctx)
+{
+    struct bench *b = bench_of(ctx);
+    assert_true(b->told_count < TOLD_MAX);
+    struct reader_scan r = {.b = b, .row = row, .row_ctx = row_ctx, .s = &b->told[b->told_count++]};
+    memcpy(r.s->from, from.at, r.s->from_len = from.len);
+    memcpy(r.s->to, from.at, r.s->to_len = from.len);
+    r.s->to[r.s->to_len++] = 0;
+    kit_scan(&b->k, from, to, reader_row, &r);
+}
+
+static void tell_search(void *ctx, const struct engine_time_search *s)
+{
+    struct engine_cold cold = {.ctx = ctx, .scan = reader_scan};
+    engine_time_search_rows(s, &cold);
+}
+
 static void tell_block(void *ctx, uint64_t where, uint32_t bytes)
 {
     struct bench *b = bench_of(ctx);
@@ -84,7 +119,7 @@ static void rest(struct bench *b)
 
 static void foresee(struct bench *b, struct slice commands)
 {
-    struct engine_foreseen f = {.ctx = b, .range = tell_range, .block = tell_block};
+    struct engine_foreseen f = {.ctx = b, .range = tell_range, .block = tell_block, .search = tell_search};
     struct command c;
     bool watching = b->watching;
     b->watching = true; /* it reads nothing */
@@ -259,6 +294,130 @@ static void test_acks_by_ids_that_no_index_has(void **state)
     assert_int_equal(b->k.result.ack.items[0].verdict, ACK_OK);
 }
 
+/* Lanes with an append every second, some with many. */
+static void histories(struct bench *b, int lanes)
+{
+    char lane[16], id[16];
+    for (int m = 0; m < 40; m++) {
+        snprintf(id, sizeof id, "m%d", m);
+        for (int l = 0; l < lanes; l++) {
+            snprintf(lane, sizeof lane, "lane-%d", l);
+            if (m < 3 || l % 3 == 0) kit_push(&b->k, "old", lane, id);
+        }
+        kit_pass(&b->k, 1000000);
+        if (m % 8 == 7) kit_cut(&b->k);
+    }
+}
+
+static void seek_do(struct bench *b, struct seek_command s)
+{
+    struct buf c = {0};
+    s.tenant = KIT_TENANT;
+    s.queue = slice_of("old");
+    s.group = slice_of("g");
+    s.piece.most = 1000;
+    do {
+        seek_encode(&c, &s);
+        foreseen_do(b, &c);
+        s.piece = b->k.result.changed.next;
+    } while (b->k.result.changed.more);
+}
+
+static void test_a_seek_to_a_time(void **state)
+{
+    struct bench *b = *state;
+    int64_t began_us = b->k.wall_us;
+    histories(b, 150);
+    int64_t end_us = b->k.wall_us;
+    for (int part = 0; part < 4; part++) {
+        rest(b);
+        seek_do(b, (struct seek_command){.us = began_us + (end_us - began_us) / 4 * part});
+        rest(b);
+        seek_do(b, (struct seek_command){.us = end_us + part, .to_end = part == 1});
+        rest(b);
+        seek_do(b, (struct seek_command){.us = began_us + 20000000, .has_partition = true, .partition = slice_of("lane-0")});
+        assert_true(b->scans > 0);
+    }
+}
+
+/* As a listing of messages does that ends in the past: what was newest in each lane then. */
+static void test_a_walk_that_asks_each_lane_for_a_time(void **state)
+{
+    struct bench *b = *state;
+    struct engine_foreseen f = {.ctx = b, .range = tell_range, .block = tell_block, .search = tell_search};
+    struct queue_view q;
+    struct lane_view lane = {0};
+    struct delivery_piece piece;
+    int64_t began_us = b->k.wall_us;
+    uint32_t after = 0, looked = 0, found = 0;
+    bool all = false;
+    histories(b, 200);
+    int64_t us = (began_us + b->k.wall_us) / 2 + 500000;
+    rest(b);
+    assert_true(engine_queue_get(b->k.e, KIT_TENANT, slice_of("old"), &q));
+    b->watching = true;
+    while (!all) {
+        b->told_count = 0;
+        uint32_t count = engine_lanes_foreseen(b->k.e, q.number, after, 1000, FORESEEN_TIME, us, &all, &f);
+        assert_in_range(count, 1, 128);
+        for (; count > 0; count--, looked++) {
+            assert_true(engine_lane_next(b->k.e, q.number, after, &lane));
+            after = lane.number;
+            if (lane.last_created_us < us) continue;
+            uint64_t end = engine_lane_offset_at(b->k.e, after, us);
+            if (end <= lane.start_offset) continue;
+            assert_true(engine_message_at(b->k.e, after, end - 1, &piece));
+            assert_true(piece.created_us < us);
+            found++;
+        }
+    }
+    b->watching = false;
+    assert_int_equal(looked, 200);
+    assert_int_equal(found, 67); /* the others had nothing since */
+    assert_true(b->scans > 100);
+    assert_int_equal(b->untold, 0);
+}
+
+/* Ids that are the messages' own tell where these are. */
+static void test_acks_of_a_lease_that_was_taken_before_a_start(void **state)
+{
+    struct bench *b = *state;
+    enum { MESSAGES = 90 };
+    struct buf c = {0};
+    struct uuid ids[MESSAGES];
+    char text[UUID_TEXT + 1];
+    for (int m = 0; m < MESSAGES; m++) {
+        struct push_writer w;
+        struct push_item item = {.payload = slice_of("1")};
+        push_begin(&w, &c, KIT_TENANT);
+        push_group_begin(&w, slice_of("own"), slice_of("p"), 1);
+        push_item_add(&w, &item);
+        push_group_end(&w);
+        push_end(&w);
+        kit_do(&b->k, &c);
+        ids[m] = b->k.result.push.items[0].id;
+        kit_cut(&b->k);
+    }
+    for (int turn = 0; turn < 2; turn++) {
+        struct pop_command p = kit_pop_of("own", "g", (uint32_t)turn + 1);
+        p.batch = MESSAGES;
+        if (turn == 0) kit_pop(&b->k, &p);
+        rest(b);
+        size_t at = c.len;
+        ack_begin(&c, KIT_TENANT, slice_of("g"), MESSAGES);
+        for (int m = 0; m < MESSAGES; m++) {
+            struct ack_item item = {.partition = LANES + 1, .status = ACK_COMPLETED, .fenced = 1, .lease = kit_lease(1)};
+            uuid_text(ids[(m * 37) % MESSAGES], text);
+            item.transaction = slice_make(text, UUID_TEXT);
+            ack_item_add(&c, &item);
+        }
+        ack_end(&c, at);
+        foreseen_do(b, &c);
+        assert_true(b->scans > 0);
+        for (int m = 0; m < MESSAGES; m++) assert_int_equal(b->k.result.ack.items[m].verdict, ACK_OK);
+    }
+}
+
 static void kv_one(struct buf *out, struct kv_op op)
 {
     size_t at = kv_begin(out, KIT_TENANT, 1);
@@ -349,6 +508,40 @@ static void test_trims(void **state)
     assert_true(b->scans > 0);
 }
 
+/* What retention finds in lanes at rest, and what it reads for that. */
+static void test_looks_for_what_is_due(void **state)
+{
+    struct bench *b = *state;
+    struct engine_foreseen f = {.ctx = b, .range = tell_range, .block = tell_block, .search = tell_search};
+    const struct trim_limits most = {.looks = 60, .lanes = 16, .runs = 200};
+    struct trim_item items[16];
+    uint32_t count, lanes = 0, steps = 0;
+    enum trim_round round;
+    histories(b, 150);
+    struct buf command = {0};
+    struct configure_command c = {.tenant = KIT_TENANT, .queue = slice_of("old")};
+    c.options.numbers[OPTION_RETENTION_ENABLED] = 1;
+    c.options.numbers[OPTION_RETENTION_SECONDS] = 20;
+    c.given = 1u << OPTION_RETENTION_ENABLED | 1u << OPTION_RETENTION_SECONDS;
+    configure_encode(&command, &c);
+    kit_do(&b->k, &command);
+    rest(b);
+    do {
+        b->told_count = 0;
+        engine_trim_foreseen(b->k.e, kit_now(&b->k), &most, &f);
+        b->watching = true;
+        round = engine_trim_due(b->k.e, kit_now(&b->k), &most, items, &count);
+        b->watching = false;
+        lanes += count;
+        steps++;
+    } while (round == TRIM_GOES_ON);
+    assert_int_equal(round, TRIM_ROUND_DONE);
+    assert_int_equal(lanes, 150);
+    assert_in_range(steps, 150 / 16, 60);
+    assert_true(b->scans > 0);
+    assert_int_equal(b->untold, 0);
+}
+
 static void test_a_command_tells_no_more_than_its_share(void **state)
 {
     struct bench *b = *state;
@@ -384,9 +577,13 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_pops_together_look_at_different_lanes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_pinned_pop, setup, teardown),
         cmocka_unit_test_setup_teardown(test_acks_by_ids_that_no_index_has, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_seek_to_a_time, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_walk_that_asks_each_lane_for_a_time, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_acks_of_a_lease_that_was_taken_before_a_start, setup, teardown),
         cmocka_unit_test_setup_teardown(test_kv_values, setup, teardown),
         cmocka_unit_test_setup_teardown(test_timers_at_rest, setup, teardown),
         cmocka_unit_test_setup_teardown(test_trims, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_looks_for_what_is_due, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_command_tells_no_more_than_its_share, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

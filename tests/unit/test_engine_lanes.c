@@ -277,12 +277,14 @@ static void retention_passes_lanes_at_rest_by_their_stubs(void **state)
     lanes_drain(k, "g");
     all_leave(k);
     k->scans = 0;
-    assert_int_equal(engine_trim_due(k->e, kit_now(k), 10000, 10000, items, 200, &count), TRIM_ROUND_DONE);
+    assert_int_equal(engine_trim_due(k->e, kit_now(k), &(struct trim_limits){10000, 200, 10000}, items, &count),
+                     TRIM_ROUND_DONE);
     assert_int_equal(count, 0);
     assert_int_equal(k->scans, 0);
     assert_int_equal(stats(k).lanes_in_memory, 0);
     kit_pass(k, 50000000);
-    while (engine_trim_due(k->e, kit_now(k), 10000, 10000, items, 200, &count) == TRIM_GOES_ON) found += count;
+    while (engine_trim_due(k->e, kit_now(k), &(struct trim_limits){10000, 200, 10000}, items, &count) == TRIM_GOES_ON)
+        found += count;
     found += count;
     assert_int_equal(found, 200);
     trim_encode(&b, items, found);
@@ -290,7 +292,7 @@ static void retention_passes_lanes_at_rest_by_their_stubs(void **state)
     assert_int_equal(k->result.trim.messages, 200);
     all_leave(k);
     k->scans = 0;
-    engine_trim_due(k->e, kit_now(k), 10000, 10000, items, 200, &count);
+    engine_trim_due(k->e, kit_now(k), &(struct trim_limits){10000, 200, 10000}, items, &count);
     assert_int_equal(k->scans, 0); /* 199 are empty, the other is young */
 }
 

@@ -490,7 +490,7 @@ static void a_lane_of_many_appends_is_given_up_bit_by_bit(void **state)
     kit_cut(k);
     for (; round == TRIM_GOES_ON; entries++) {
         struct buf b = {0};
-        round = engine_trim_due(k->e, kit_now(k), 100, 10, items, 8, &count);
+        round = engine_trim_due(k->e, kit_now(k), &(struct trim_limits){100, 8, 10}, items, &count);
         trim_encode(&b, items, count);
         kit_do(k, &b);
         assert_true(k->result.trim.messages <= 20);
