@@ -1,23 +1,24 @@
 #include "base/memory.h"
 
-#include <malloc.h>
+#include <sys/mman.h>
 
-/* There when mimalloc is linked. */
-void mi_collect(bool force) __attribute__((weak));
-void mi_option_set(int option, long value) __attribute__((weak));
+#include "base/must.h"
 
-enum { MI_OPTION_PURGE_DELAY = 15, MI_PURGE_DELAY_MS = 25 }; /* mimalloc 2.0 calls it decommit_delay; and its default */
+/* What jemalloc reads before main. Free pages go back to the system within seconds, by a thread of its own, which sleeps when there are none;
+ * few threads allocate much, so few arenas. Huge pages would make 2 MiB out of every few live bytes. */
+extern const char *malloc_conf;
+const char *malloc_conf = "background_thread:true,max_background_threads:1,narenas:4,dirty_decay_ms:2000,muzzy_decay_ms:0,thp:"
+                          "never,metadata_thp:disabled";
 
-void memory_give_back(void)
+void *memory_table_new(size_t bytes)
 {
-    if (mi_collect != NULL) {
-        mi_collect(true);
-    } else {
-        malloc_trim(0);
-    }
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    must(at != MAP_FAILED);
+    (void)madvise(at, bytes, MADV_HUGEPAGE); /* a wish: without huge pages it is slower */
+    return at;
 }
 
-void memory_give_at_once(bool on)
+void memory_table_free(void *at, size_t bytes)
 {
-    if (mi_option_set != NULL) mi_option_set(MI_OPTION_PURGE_DELAY, on ? 0 : MI_PURGE_DELAY_MS);
+    if (at != NULL) must(munmap(at, bytes) == 0);
 }

@@ -314,7 +314,6 @@ struct keeper {
     uint64_t applied_term, seen_revision;
     int64_t unflushed_since_us; /* 0 = everything applied is flushed or being flushed */
     int64_t idle_at_us;
-    bool gives_back; /* memory, when housekeeping is done */
     bool house_more; /* the last step of housekeeping left something to do */
     struct pace bulk, house;
     struct bulk_step bulk_step;

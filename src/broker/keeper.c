@@ -16,7 +16,6 @@
 #include "base/clock.h"
 #include "base/crash_point.h"
 #include "base/logger.h"
-#include "base/memory.h"
 #include "broker/broker_internal.h"
 #include "broker/rows.h"
 
@@ -110,6 +109,7 @@ static void cut_written(void *ctx, struct store_mark mark)
     engine_cut_stored(b->engine, k->cuts[0]);
     k->cuts_waiting--;
     memmove(k->cuts, k->cuts + 1, k->cuts_waiting * sizeof k->cuts[0]);
+    b->housekeeping = true; /* what waited for it goes on, also when no entry comes */
     inbox_kick(b);
 }
 
@@ -247,8 +247,7 @@ static void idle(struct broker *b)
     cold_idle(b);
     if (!keeper_settled(b)) k->idle_at_us = b->mono_us + CACHE_AGE_US;
     engine_idle(b->engine);
-    memory_give_at_once(true);
-    b->housekeeping = k->gives_back = true;
+    b->housekeeping = true;
 }
 
 void keeper_fire(struct loop_timer *t)
@@ -273,11 +272,6 @@ bool keeper_turn(struct broker *b)
     struct keeper *k = &b->keeper;
     engine_visits_over(b->engine);
     housekeep(b);
-    if (k->gives_back && !b->housekeeping) {
-        k->gives_back = false;
-        memory_give_back();
-        memory_give_at_once(false);
-    }
     uint64_t revision = engine_revision(b->engine);
     if (revision > k->flush_revision) {
         if (k->unflushed_since_us == 0) k->unflushed_since_us = b->mono_us;

@@ -192,13 +192,6 @@ void dedup_foreseen(const struct dedup *d, struct dedup_key k, int64_t since_ms,
     }
 }
 
-void dedup_sweep(struct dedup *d, uint32_t slots, int64_t now_ms)
-{
-    if (d->class_count == 0) return;
-    struct dedup_stream *s = d->streams[d->classes[d->sweep_class % d->class_count]];
-    if (dedup_table_sweep(&s->young, slots, now_ms)) d->sweep_class = (d->sweep_class + 1) % d->class_count;
-}
-
 void dedup_each(struct dedup *d, int64_t now_ms, void (*each)(void *ctx, const struct dedup_record *r), void *ctx)
 {
     for (uint32_t i = 0; i < d->class_count; i++) dedup_table_each(&d->streams[d->classes[i]]->young, now_ms, each, ctx);

@@ -76,9 +76,8 @@ uint64_t dedup_rows_read(const struct dedup *d); /* so many times a look-up aske
 void dedup_foreseen(const struct dedup *d, struct dedup_key k, int64_t since_ms,
                     void (*range)(void *ctx, struct slice from, struct slice to), void *ctx);
 
-/* Looks at so many slots of young tables, drops what is not kept any more. */
-void dedup_sweep(struct dedup *d, uint32_t slots, int64_t now_ms);
-/* Seals one shard, well under a millisecond, or twice as many ids as were added since the last call. True: call again soon. */
+/* A bounded amount, well under a millisecond: ids that are not kept any more leave young tables; one shard is sealed, or twice as many ids as
+ * were added since the last call. True: call again soon. */
 bool dedup_housekeep(struct dedup *d, int64_t now_ms);
 
 /* So many bytes more than the budget may be used for filters until the next call. */
@@ -87,6 +86,8 @@ void dedup_spare(struct dedup *d, uint64_t bytes);
 /* The rows of kinds ROW_DEDUP, ROW_DEDUP_GENERATION, ROW_DEDUP_FILTER and ROW_DEDUP_RECORDS. */
 void dedup_cut(struct dedup *d, const struct engine_rows *rows, uint64_t revision, int64_t now_ms);
 uint64_t dedup_cut_size(const struct dedup *d);
+/* A seal has rows, or its end, for a cut, and the last one was of this revision: it goes on with a cut of another. */
+bool dedup_awaits_cut(const struct dedup *d, uint64_t revision);
 void dedup_cut_stored(struct dedup *d, uint64_t revision);
 /* A row of the first three kinds at start, in key order, and the end of them: NULL, or why it cannot be. */
 const char *dedup_load(struct dedup *d, struct slice key, struct slice value, int64_t now_ms);

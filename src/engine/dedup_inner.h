@@ -64,7 +64,7 @@ struct dedup {
     uint64_t filter_share, filter_limit, cache_limit; /* bytes; filter_limit: with what others leave of theirs */
     struct dedup_stream *streams[DEDUP_CLASS_MAX + 1];
     uint8_t classes[DEDUP_CLASS_MAX + 1]; /* those that have a stream, ascending */
-    uint32_t class_count, sweep_class;
+    uint32_t class_count;
     struct dedup_generation *generations;
     uint32_t generation_count, generation_cap, generation_last;
     uint64_t chunk_last, filter_bytes;

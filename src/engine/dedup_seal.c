@@ -22,7 +22,8 @@ enum {
     ROW_BYTES = 4096,             /* of a bucket's records when its generation is full */
     ROWS_WAITING_BYTES = 6 << 20, /* sealed and in no cut yet: no more is sealed meanwhile */
     ROWS_BYTES_A_ROW = 1 << 10,   /* how they count for dedup_cut_size */
-    STEP_RECORDS = 1 << 14,       /* occurrences of long lists that one step writes */
+    SWEEP_SLOTS = 1 << 11,
+    STEP_RECORDS = 1 << 14, /* occurrences of long lists that one step writes */
 };
 
 /* ---- rows for the next cut ------------------------------------------------------------------------------------------ */
@@ -338,6 +339,8 @@ bool dedup_housekeep(struct dedup *d, int64_t now_ms)
     enum { BYTES_AN_ID = 48 };
     struct dedup_seal *s = &d->seal;
     bool frees = dedup_table_shrink(&d->dead);
+    for (uint32_t i = 0; i < d->class_count; i++)
+        frees |= dedup_table_sweep(&d->streams[d->classes[i]]->young, SWEEP_SLOTS, now_ms);
     if (dedup_filter_return(d)) frees = true;
     size_t enough = s->rows.len + 2 * BYTES_AN_ID * d->added;
     d->added = 0;
@@ -473,6 +476,12 @@ uint64_t dedup_cut_size(const struct dedup *d)
         size += (d->streams[d->classes[i]]->added.len / sizeof(struct dedup_record) + CHUNK_RECORDS - 1) / CHUNK_RECORDS;
     }
     return size;
+}
+
+bool dedup_awaits_cut(const struct dedup *d, uint64_t revision)
+{
+    const struct dedup_seal *s = &d->seal;
+    return revision == d->cut_revision && s->active && !s->cut && (s->whole || s->rows.len > 0);
 }
 
 void dedup_cut_stored(struct dedup *d, uint64_t revision)

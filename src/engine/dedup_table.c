@@ -5,6 +5,11 @@
 
 #include "base/must.h"
 
+enum {
+    SHARD_SLOTS = 16, /* at first */
+    SWEEPS = 8,       /* in the time that ids are kept */
+};
+
 static struct dedup_shard *shard_of(const struct dedup_table *t, uint64_t low)
 {
     return (struct dedup_shard *)(uintptr_t)&t->shards[low >> 56];
@@ -27,19 +32,26 @@ static uint32_t place_distance(const struct dedup_shard *s, uint32_t home, uint3
     return i >= home ? i - home : i + s->cap - home;
 }
 
-static void shard_grow(struct dedup_shard *s)
+static void shard_resize(struct dedup_shard *s, uint32_t cap)
 {
-    struct dedup_shard bigger = {.cap = s->cap == 0 ? 16 : s->cap + s->cap / 2, .count = s->count};
-    bigger.slots = calloc(bigger.cap, sizeof bigger.slots[0]);
-    must(bigger.slots != NULL);
+    struct dedup_shard other = {.cap = cap, .count = s->count};
+    must(other.count < cap);
+    other.slots = calloc(cap, sizeof other.slots[0]);
+    must(other.slots != NULL);
     for (uint32_t i = 0; i < s->cap; i++) {
         if (s->slots[i].words[0] == 0) continue;
-        uint32_t at = home_of(&bigger, s->slots[i].words[0]);
-        while (bigger.slots[at].words[0] != 0) at = place_after(&bigger, at);
-        bigger.slots[at] = s->slots[i];
+        uint32_t at = home_of(&other, s->slots[i].words[0]);
+        while (other.slots[at].words[0] != 0) at = place_after(&other, at);
+        other.slots[at] = s->slots[i];
     }
     free(s->slots);
-    *s = bigger;
+    *s = other;
+}
+
+/* One that a burst made large and that time has emptied. */
+static void shard_fit(struct dedup_shard *s)
+{
+    if (s->cap > SHARD_SLOTS && s->count < s->cap / 8) shard_resize(s, s->count * 2 + SHARD_SLOTS);
 }
 
 /* The key's slot, or the empty one where it belongs. NULL in a shard that was never used. */
@@ -106,7 +118,8 @@ void dedup_table_put(struct dedup_table *t, const struct dedup_record *r)
 {
     struct dedup_key k = dedup_record_key(r);
     struct dedup_shard *shard = shard_of(t, k.low);
-    if ((uint64_t)(shard->count + 1) * 8 > (uint64_t)shard->cap * 7) shard_grow(shard);
+    if ((uint64_t)(shard->count + 1) * 8 > (uint64_t)shard->cap * 7)
+        shard_resize(shard, shard->cap == 0 ? SHARD_SLOTS : shard->cap + shard->cap / 2);
     struct dedup_record *s = slot_find(t, k);
     t->ids++;
     if (s->words[0] == 0) {
@@ -218,6 +231,10 @@ static uint32_t sweep_skip(const struct dedup_shard *s, uint32_t from, uint32_t 
 
 bool dedup_table_sweep(struct dedup_table *t, uint32_t slots, int64_t now_ms)
 {
+    if (t->swept_ms == 0) t->swept_ms = now_ms;
+    if (!t->sweeping && now_ms - t->swept_ms < dedup_keep_ms(t->class) / SWEEPS) return false;
+    if (!t->sweeping) t->swept_ms = now_ms;
+    t->sweeping = true;
     int64_t oldest_ms = now_ms - dedup_keep_ms(t->class);
     for (uint32_t n = 0; n < slots; n++) {
         struct dedup_shard *s = &t->shards[t->sweep_shard];
@@ -225,16 +242,20 @@ bool dedup_table_sweep(struct dedup_table *t, uint32_t slots, int64_t now_ms)
         uint32_t at = sweep_skip(s, t->sweep_slot, t->sweep_slot + (left < more ? left : more), oldest_ms);
         n += at - t->sweep_slot;
         t->sweep_slot = at;
-        if (n == slots) return false;
+        if (n == slots) return true;
         if (t->sweep_slot >= s->cap) {
+            shard_fit(s);
             t->sweep_slot = 0;
             t->sweep_shard = (t->sweep_shard + 1) % DEDUP_SHARDS;
-            if (t->sweep_shard == 0) return true;
+            if (t->sweep_shard == 0) {
+                t->sweeping = false;
+                return false;
+            }
         } else if (!slot_sweep(t, s, t->sweep_slot, oldest_ms)) {
             t->sweep_slot++; /* after a removal another may have moved here */
         }
     }
-    return false;
+    return true;
 }
 
 void dedup_table_each(const struct dedup_table *t, int64_t now_ms, void (*each)(void *ctx, const struct dedup_record *r),

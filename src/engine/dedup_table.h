@@ -34,6 +34,8 @@ struct dedup_table {
     struct dedup_list *lists;
     uint32_t list_count, list_cap, list_free;
     uint32_t sweep_shard, sweep_slot, shrink_shard;
+    int64_t swept_ms; /* when the last sweep began; 0: never looked at */
+    bool sweeping;
     uint64_t ids, pairs_bytes;
     uint8_t class;
 };
@@ -106,7 +108,8 @@ void dedup_table_prefetch(const struct dedup_table *t, struct dedup_key k);
 void dedup_table_put(struct dedup_table *t, const struct dedup_record *r);
 bool dedup_table_has(const struct dedup_table *t, struct dedup_key k); /* any occurrence, also one that is past */
 bool dedup_table_find(const struct dedup_table *t, struct dedup_key k, const struct dedup_wish *w, struct dedup_hit *out);
-/* Looks at up to `slots` slots and drops what is not kept any more. True at the end of the table. */
+/* Now and then, by time: looks at up to `slots` slots, drops what is not kept any more, and gives back room of shards that got small. True:
+ * the sweep goes on. */
 bool dedup_table_sweep(struct dedup_table *t, uint32_t slots, int64_t now_ms);
 /* The list of a slot, or NULL: the slot is its only occurrence. */
 const struct dedup_list *dedup_table_list(const struct dedup_table *t, const struct dedup_record *slot);

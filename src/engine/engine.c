@@ -196,6 +196,7 @@ bool engine_housekeep(struct engine *e)
     more = timers_leave(e) || more;
     budgets_lend(e);
     more |= dedup_housekeep(e->dedup, e->last_head.wall_us / 1000);
+    if (dedup_awaits_cut(e->dedup, engine_revision(e))) e->moved.count++; /* rows for the store without an entry */
     more |= queue_reap(e);
     return group_reap(e) || more;
 }

@@ -177,7 +177,6 @@ static void lane_push(struct engine *e, struct uuid tenant, const struct push_gr
     l.where = where;
     uint64_t bytes = l.p->bytes;
     lane_items(&l, out);
-    dedup_sweep(e->dedup, g->item_count * 2 + 2, l.now_ms);
     if (l.p->tail > l.first) lane_appended(&l, bytes);
 }
 
@@ -188,7 +187,6 @@ bool push_fire(struct engine *e, struct uuid tenant, struct slice queue, struct 
     struct queue *q = queue_obtain(e, tenant, queue);
     struct push_lane l = lane_of(e, q, partition_obtain(e, q, partition));
     struct dedup_key k = dedup_key(e->seed, l.p->number, transaction);
-    dedup_sweep(e->dedup, 2, l.now_ms);
     if (!PLANTED("timer-twice") && duplicate_find(&l, k, transaction, &ignored)) return false;
     uint64_t bytes = l.p->bytes;
     struct run r = *place;

@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include "base/logger.h"
-#include "base/memory.h"
 #include "http/route.h"
 
 enum { RUNS_A_TURN = 4, FRUITLESS_MAX = 256, SWEEP_US = 1000000, STUCK_US = 2000000 };
@@ -196,8 +195,7 @@ void connection_on_notify(void *cls, struct MHD_Connection *mhd, void **context,
         c->fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
         list_append(c, LIST_IDLE);
         d->connections++;
-        uint32_t now = atomic_fetch_add_explicit(&e->connections, 1, memory_order_relaxed) + 1;
-        if (now > e->connections_peak) e->connections_peak = now;
+        atomic_fetch_add_explicit(&e->connections, 1, memory_order_relaxed);
         sweep_arm(e);
         *context = c;
         return;
@@ -315,16 +313,6 @@ static void sweep_sending(struct edge *e, int64_t now_us)
     }
 }
 
-/* After a crowd has left, its buffers go back to the system: the heap keeps them otherwise, 16 KiB a connection. */
-static void memory_trim(struct edge *e)
-{
-    enum { CROWD = 1000 };
-    uint32_t now = edge_connections(e);
-    if (e->connections_peak < CROWD || now > e->connections_peak / 2) return;
-    e->connections_peak = now;
-    memory_give_back();
-}
-
 static void sweep_fire(struct loop_timer *t)
 {
     struct edge *e = (struct edge *)(void *)((char *)t - offsetof(struct edge, sweep));
@@ -335,7 +323,6 @@ static void sweep_fire(struct loop_timer *t)
     e->swept_us = now_us;
     sweep_sending(e, now_us);
     drain_sweep(e, now_us, false);
-    memory_trim(e);
     if (edge_connections(e) > 0) sweep_arm(e);
 }
 

@@ -82,7 +82,6 @@ struct edge {
     struct edge_daemon *dirty;
     struct connection_queue lists[LIST_COUNT];
     atomic_uint connections;   /* and draining sockets */
-    uint32_t connections_peak; /* since memory was given back last */
     struct request *reserve;
     uint32_t reserve_count, pending_calls;
     struct MHD_Response *no_content;

@@ -1,4 +1,4 @@
-/* loop.h, clock.h, logger.h, memory.h, random bytes and the end of a process, under virtual time.
+/* loop.h, clock.h, logger.h, random bytes and the end of a process, under virtual time.
  *
  * A loop belongs to the node that made it. A turn is one event: tasks, timers, hooks, as in the real loop; it takes no virtual time
  * but what its blocking calls add, and the next turn comes a little later. */
@@ -11,7 +11,6 @@
 
 #include "base/clock.h"
 #include "base/logger.h"
-#include "base/memory.h"
 #include "base/planted.h"
 #include "sim.h"
 
@@ -59,12 +58,6 @@ struct uuid __wrap_uuid_mint(int64_t wall_us)
     id.bytes[6] = (uint8_t)(0x70 | (id.bytes[6] & 0x0f));
     id.bytes[8] = (uint8_t)(0x80 | (id.bytes[8] & 0x3f));
     return id;
-}
-
-void memory_give_back(void) {}
-void memory_give_at_once(bool on)
-{
-    (void)on;
 }
 
 int __wrap_nanosleep(const struct timespec *t, struct timespec *left);

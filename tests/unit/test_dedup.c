@@ -45,6 +45,7 @@ struct cut {
     struct op *ops;
     size_t count, cap;
     uint64_t index;
+    int64_t ms;
 };
 
 enum { CUTS_WAITING = 2 };
@@ -179,7 +180,8 @@ struct node {
     struct cut waiting[CUTS_WAITING];
     int waiting_count;
     uint64_t budget, filter_limit,
-        stored_index; /* filter_limit 0: the budget's; stored_index: additions up to here are stored */
+        stored_index;  /* filter_limit 0: the budget's; stored_index: additions up to here are stored */
+    int64_t stored_ms; /* of the last entry that is stored */
     uint64_t reads;
     uint64_t restarts, torn, generations_seen, parts_seen, blind;
 };
@@ -212,9 +214,11 @@ static void node_store(struct node *n)
 {
     if (n->waiting_count == 0) return;
     uint64_t index = n->waiting[0].index;
+    int64_t ms = n->waiting[0].ms;
     cut_store(&n->rows, &n->waiting[0]);
     memmove(&n->waiting[0], &n->waiting[1], sizeof n->waiting[0] * (size_t)(--n->waiting_count));
     n->stored_index = index;
+    n->stored_ms = ms;
     dedup_cut_stored(n->d, index);
 }
 
@@ -222,7 +226,7 @@ static void node_cut(struct node *n, uint64_t index, int64_t now_ms)
 {
     if (n->waiting_count == CUTS_WAITING) node_store(n);
     struct cut *c = &n->waiting[n->waiting_count++];
-    *c = (struct cut){.index = index};
+    *c = (struct cut){.index = index, .ms = now_ms};
     struct engine_rows rows = {.ctx = c, .put = op_put, .delete = op_delete, .delete_range = op_delete_range};
     dedup_cut(n->d, &rows, index, now_ms);
 }
@@ -233,13 +237,13 @@ static void node_add(struct node *n, const struct addition *a)
 }
 
 /* Down and up again: what was not stored comes from the log. */
-static void node_restart(struct node *n, const struct addition *log, uint64_t count, int64_t now_ms)
+static void node_restart(struct node *n, const struct addition *log, uint64_t count)
 {
     n->restarts++;
     n->torn += n->d->seal.active && n->d->seal.shard > 0;
     dedup_free(n->d);
     while (n->waiting_count > 0) cut_free(&n->waiting[--n->waiting_count]);
-    node_open(n, now_ms);
+    node_open(n, n->stored_ms);
     for (uint64_t i = n->stored_index; i < count; i++) node_add(n, &log[i]);
 }
 
@@ -362,7 +366,6 @@ static void node_check_all(struct node *n, const struct model *m, int64_t now_ms
 
 static void random_turn(struct node *n, struct model *m, int64_t now_ms, uint32_t restarts)
 {
-    if (rng(3) == 0) dedup_sweep(n->d, rng(500), now_ms);
     for (uint32_t i = rng(4); i > 0; i--) {
         for (uint32_t k = rng(300); k > 0 && dedup_housekeep(n->d, now_ms); k--) continue;
         if (rng(2) == 0) node_cut(n, m->count, now_ms);
@@ -374,7 +377,7 @@ static void random_turn(struct node *n, struct model *m, int64_t now_ms, uint32_
         n->blind += n->d->generations[i].filter.blocks == NULL;
         if (n->d->generations[i].parts > n->parts_seen) n->parts_seen = n->d->generations[i].parts;
     }
-    if (rng(restarts) == 0) node_restart(n, m->log, m->count, now_ms);
+    if (rng(restarts) == 0) node_restart(n, m->log, m->count);
 }
 
 static uint64_t stream_seed; /* of the stream under way */
@@ -447,7 +450,6 @@ static void memory_is_within_the_budget(void **state)
         node_add(&n, &a);
         if (id % TURN != 0) continue;
         now_ms += 6400;
-        dedup_sweep(n.d, 2 * TURN, now_ms);
         for (int k = 0; k < 6; k++) dedup_housekeep(n.d, now_ms);
         node_cut(&n, id + 1, now_ms);
         most = dedup_memory(n.d) > most ? dedup_memory(n.d) : most;
@@ -502,7 +504,7 @@ static void a_start_reads_no_records(void **state)
     }
     while (n.waiting_count > 0) node_store(&n);
     n.reads = 0;
-    node_restart(&n, NULL, n.stored_index, now_ms);
+    node_restart(&n, NULL, n.stored_index);
     assert_int_equal(n.reads, 0);
     assert_int_equal(dedup_ids(n.d), 100000);
     uint64_t young = n.d->streams[2]->young.ids;
@@ -548,6 +550,75 @@ static void a_filter_comes_back(void **state)
     n.reads = 0;
     for (uint32_t id = COUNT; id < 2 * COUNT; id++) dedup_find(n.d, key_of(id), 0, UINT64_MAX, INT64_MIN, now_ms, &hit);
     assert_true(n.reads < (uint64_t)COUNT * without / 4); /* one a generation and id before */
+    node_close(&n);
+}
+
+/* A table that a burst made large gets small when the time of its ids is over, also if few come after it. */
+static void memory_of_a_burst_goes_with_its_time(void **state)
+{
+    (void)state;
+    enum { COUNT = 100000 };
+    struct node n = {.budget = 64 << 20};
+    int64_t now_ms = INT64_C(1900000000000);
+    struct dedup_hit hit;
+    node_open(&n, now_ms);
+    uint64_t empty = dedup_memory(n.d);
+    for (uint32_t id = 0; id < COUNT; id++) {
+        struct addition a = {.id = id, .offset = id, .ms = now_ms + id / 1000, .class = 0};
+        node_add(&n, &a);
+    }
+    node_cut(&n, 1, now_ms);
+    node_store(&n);
+    while (dedup_housekeep(n.d, now_ms)) continue;
+    assert_true(dedup_memory(n.d) > empty + COUNT * sizeof(struct dedup_record));
+    now_ms += dedup_keep_ms(0) - 1;
+    while (dedup_housekeep(n.d, now_ms)) continue;
+    assert_int_equal(dedup_ids(n.d), COUNT);
+    struct addition late = {.id = COUNT, .offset = COUNT, .ms = now_ms, .class = 0};
+    node_add(&n, &late);
+    now_ms += dedup_keep_ms(0) / 2;
+    while (dedup_housekeep(n.d, now_ms)) continue;
+    node_cut(&n, 2, now_ms);
+    assert_int_equal(dedup_ids(n.d), 1);
+    assert_true(dedup_memory(n.d) < empty + (1 << 20));
+    assert_true(dedup_find(n.d, key_of(COUNT), 0, UINT64_MAX, INT64_MIN, now_ms, &hit));
+    node_close(&n);
+}
+
+/* The seal that the last entries began ends when none follow: its rows are for cuts that no entry asks for. */
+static void a_seal_ends_without_entries(void **state)
+{
+    (void)state;
+    struct node n = {.budget = 1 << 20};
+    int64_t now_ms = INT64_C(1900000000000);
+    struct dedup_hit hit;
+    uint32_t count = 0;
+    uint64_t revision = 1;
+    node_open(&n, now_ms);
+    for (; !n.d->seal.active; revision++) {
+        for (int i = 0; i < 1000; i++, count++) {
+            struct addition a = {.id = count, .offset = count, .ms = now_ms, .class = 2};
+            node_add(&n, &a);
+        }
+        node_cut(&n, revision, now_ms);
+        node_store(&n);
+        assert_false(dedup_awaits_cut(n.d, revision));
+    }
+    revision--;
+    for (;;) {
+        while (dedup_housekeep(n.d, now_ms)) continue;
+        if (!dedup_awaits_cut(n.d, revision)) break;
+        assert_true(n.d->seal.active);
+        node_cut(&n, revision, now_ms); /* this one takes nothing */
+        assert_true(dedup_awaits_cut(n.d, revision));
+        node_cut(&n, ++revision, now_ms);
+        while (n.waiting_count > 0) node_store(&n);
+    }
+    assert_false(n.d->seal.active);
+    assert_int_equal(n.d->generation_count, 1);
+    assert_int_equal(dedup_table_memory(&n.d->dead), sizeof(struct dedup_table));
+    for (uint32_t id = 0; id < count; id += 97)
+        assert_true(dedup_find(n.d, key_of(id), 0, UINT64_MAX, INT64_MIN, now_ms, &hit));
     node_close(&n);
 }
 
@@ -611,6 +682,8 @@ int main(void)
         cmocka_unit_test(a_filter_is_wrong_for_one_in_two_thousand),
         cmocka_unit_test(a_start_reads_no_records),
         cmocka_unit_test(a_filter_comes_back),
+        cmocka_unit_test(memory_of_a_burst_goes_with_its_time),
+        cmocka_unit_test(a_seal_ends_without_entries),
         cmocka_unit_test(a_part_more_is_seen_at_once),
         cmocka_unit_test(a_constant_id_costs_a_binary_search),
     };
