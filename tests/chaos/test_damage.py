@@ -134,18 +134,32 @@ def check(log, node, what):
         assert where.get(item.id) == (item.lane, item.offset, item.payload), f"{what}: {item.id} is {where.get(item.id)}"
 
 
-def sealed(node):
-    """Its log files that are written no more: [path], oldest first."""
-    folder = os.path.join(node.data, "log")
-    names = sorted(n for n in os.listdir(folder) if n.endswith(".seg"))
-    return [os.path.join(folder, n) for n in names[:-3]]  # the last ones are being written, or wait to be
+def names_in(node, part, suffix):
+    folder = os.path.join(node.data, part)
+    return sorted(os.path.join(folder, n) for n in os.listdir(folder) if n.endswith(suffix)) if os.path.isdir(folder) else []
 
 
-def fill(client, log, rng, node, files=2):
-    """Until so many of the node's files are of the past, and out of its memory."""
-    while len(sealed(node)) < files:
-        for _ in range(20):
-            log.push(client, log.new_items(rng))
+def sealed(node, part="log"):
+    """Its files that are written no more: [path], oldest first. The last ones of the log and of the archive are being written, or wait to be."""
+    if part == "store":
+        return names_in(node, part, ".sst")
+    return names_in(node, part, ".seg")[: -3 if part == "log" else -2]
+
+
+def fill(client, log, rng, nodes, part="log"):
+    """Until some of each node's files are of the past, and out of its memory. For the archive most of what is pushed is of a queue that lets it go at
+    once, so that what is left of the log's files is copied."""
+    files = 1 if part == "archive" else 2
+    if part == "archive":
+        options = {"retentionEnabled": True, "retentionSeconds": 1}
+        assert client.insist("POST", "/api/v1/configure", {"queue": "waste", "options": options})[0] in (200, 201)
+    deadline = time.monotonic() + 60.0
+    while any(len(sealed(node, part)) < files for node in nodes):
+        assert time.monotonic() < deadline, f"not enough files: {[names_in(node, part, '') for node in nodes]}"
+        for _ in range(2):
+            log.push(client, [item for _ in range(10) for item in log.new_items(rng)])
+        if part == "archive":
+            client.insist("POST", "/api/v1/push", {"items": [{"queue": "waste", "payload": "x" * 400000}]})
 
 
 def damage_of(node):
@@ -153,33 +167,61 @@ def damage_of(node):
     return answer.get("damage") if status == 200 else None
 
 
-def hit(rng, path, count):
-    size = os.path.getsize(path)
-    apply_flips([(path, rng.randrange(4096, size), rng.randrange(8)) for _ in range(count)])
+def hit(rng, node, part):
+    """Flips bits all over these files of the node. A table of the store is made older than it is: what was just written is not looked at."""
+    paths = sealed(node, part)
+    assert paths, f"nothing is at rest in {part}"
+    for path in paths:
+        size = os.path.getsize(path)
+        first = 4096 if part != "store" else 0
+        apply_flips([(path, rng.randrange(first, size), rng.randrange(8)) for _ in range(100)])
+        old = time.time() - 3600
+        os.utime(path, (old, old))
+
+
+# No scrub; what is let go goes at once, and the log is not kept for nodes that were away.
+RESTS = {"QUEEN_SCRUB_BYTES_S": "0", "RETENTION_INTERVAL": "200", "QUEEN_RAFT_KEEP_BYTES": str(1 << 20)}
+PARTS = {"log": r"[0-9a-f]{16}\.seg", "archive": r"archive/[0-9a-f]{16}\.seg", "store": r"store/[0-9]+\.sst"}
+
+
+def repaired(node):
+    """Under damaged tables it may end: a row that an entry, or a read, cannot do without. The service manager starts it again."""
+    if not node.alive():
+        assert node.process.returncode == 3 and "a stored row cannot be read" in node.log_text(), node.log_tail()
+        node.spawn()
+    return repairs(node) == 1
 
 
 @pytest.mark.seconds(15)
 @pytest.mark.parametrize("which", ["follower", "leader"])
-def test_damage_in_a_running_node(clusters, seed, tell, which):
-    """Cold log files are damaged under the node. Reading finds it (a follower's), or the scrub does (the leader's)."""
-    rng = random.Random(seed)
-    cluster = clusters(3, env={"QUEEN_SCRUB_BYTES_S": "0" if which == "follower" else str(1 << 20)})
+@pytest.mark.parametrize("part", PARTS)
+def test_damage_in_a_running_node(clusters, seed, tell, part, which):
+    """Files at rest are damaged under the node. Reading finds it (a follower's log and archive), or the scrub does."""
+    rng = random.Random(f"{seed}/{part}/{which}")
+    cluster = clusters(3, env=RESTS)
     cluster.start()
     client = cluster.client(seed)
     log = LogWorkload(cluster, seed)
+    fill(client, log, rng, cluster.nodes, part)
+    cluster.wait_equal()
+    reading = which == "follower" and part != "store"
+    if not reading:  # a scrub begins two seconds after the start
+        for node in cluster.nodes:
+            assert node.terminate() == 0, node.log_tail()
+        cluster.env["QUEEN_SCRUB_BYTES_S"] = str(1 << 20 if part == "log" else 64 << 20)
+        cluster.start()
     leader = cluster.leader()
     node = leader if which == "leader" else rng.choice(cluster.followers())
-    fill(client, log, rng, node)
-    cluster.wait_equal()
-    for path in sealed(node):
-        hit(rng, path, 100)
+    hit(rng, node, part)
+    if part == "store":  # not before: compactions would make new tables of what is in memory
+        wait(f"a damaged table is found\n{node.log_tail()}", lambda: node.log_count("copy is damaged") > 0)
     log.start()  # the others are asked all the while
-    if which == "follower":
-        check(log, node, "damage under a running follower")
-    wait(f"node {node.number} is repaired\n{node.log_tail()}", lambda: repairs(node) == 1)
+    if reading:
+        check(log, node, f"damage in the {part} of a running follower")
+    wait(f"node {node.number} is repaired\n{node.log_tail()}", lambda: repaired(node), 60.0)
     wait(f"node {node.number} is ready\n{node.log_tail()}", node.ready)
     with open(node.log_path, encoding="utf-8") as f:
-        assert re.search(r"copy is damaged: .*[0-9a-f]{16}\.seg", f.read()), node.log_tail()
+        assert re.search(f"copy is damaged: .*{PARTS[part]}", f.read()), node.log_tail()
     assert damage_of(node) is None
     log.stop()
     cluster.wait_equal()
@@ -191,22 +233,22 @@ def test_damage_in_a_running_node(clusters, seed, tell, which):
 
 
 @pytest.mark.seconds(15)
-def test_no_repair_without_a_majority_besides(clusters, seed):
+@pytest.mark.parametrize("part", ["log", "archive"])
+def test_no_repair_without_a_majority_besides(clusters, seed, part):
     """While the third node is away a damaged one stays: it answers what it can, and the two go on. When the third one is back it is repaired."""
-    rng = random.Random(seed)
-    cluster = clusters(3, env={"QUEEN_SCRUB_BYTES_S": "0"}).start()
+    rng = random.Random(f"{seed}/{part}")
+    cluster = clusters(3, env=RESTS).start()
     client = cluster.client(seed)
     log = LogWorkload(cluster, seed)
     node, away = cluster.followers()
-    fill(client, log, rng, node)
+    fill(client, log, rng, [node], part)
     cluster.wait_equal()
     away.kill()
-    for path in sealed(node):
-        hit(rng, path, 100)
+    hit(rng, node, part)
     with pytest.raises(AssertionError, match="fetch of log from node"):
         fetch_lanes(node, "log", LANES)
     wait("the node says that it waits", lambda: node.log_count("no majority would be left") > 0)
-    assert node.ready() and ".seg" in damage_of(node)
+    assert node.ready() and re.search(PARTS[part], damage_of(node))
     assert 'queen_damaged{group="0"} 1' in metrics(node)
     log.push(client, log.new_items(rng))
     assert repairs(node) == 0
