@@ -11,8 +11,9 @@
 #                            beside BINARY; 10 GB)
 #        replay              a million old messages read from disk by a new group
 #        written             bytes written to disk per byte pushed, consumed at once and kept (bench/write_amplification.py)
-#        seek group-delete delete
-#                            a seek of a group over a million lanes, its delete and that of the queue under 10,000 msg/s of other traffic
+#        list seek group-delete delete retention
+#                            a listing of messages that looks at a million lanes, a seek of a group over them, its delete, that of the queue, and
+#                            retention of a message in each, under 10,000 msg/s of other traffic
 #        All of them by default.
 #
 #   QUEEN_BENCH_QUICK, QUEEN_BENCH_DIR, QUEEN_BENCH_ROWS, QUEEN_BENCH_KEEP: as of bench/run.sh
@@ -20,7 +21,7 @@
 # Exit code: 0 measured, whether or not a goal was met; 1 something could not be measured.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-all_rows="idle-1m idle-10m keys retained dedup dedup-1g replay written seek group-delete delete"
+all_rows="idle-1m idle-10m keys retained dedup dedup-1g replay written list seek group-delete delete retention"
 . "$here/lib.sh"
 pid=
 trap 'broker_end; rm -rf "$work"' EXIT
@@ -241,6 +242,19 @@ group_gone() {
   awk -v ns=$((to - from)) 'BEGIN { printf "{\"took_s\":%.2f}\n", ns / 1e9 }'
 }
 
+# Messages of the queue that are retained.
+retained_in_hold() { http GET /metrics/prometheus | sed -n 's/^queen_queue_depth{queue="hold",kind="retained"} //p'; }
+
+# hold_expired: the queue gets a retention, and all that is in it goes.
+hold_expired() {
+  local from to answer
+  from=$(date +%s%N)
+  answer=$(accepted POST /api/v1/configure '{"queue":"hold","options":{"retentionEnabled":true,"retentionSeconds":1}}') || { echo "$answer"; return 1; }
+  until [ "$(retained_in_hold)" = 0 ]; do sleep 0.5; done
+  to=$(date +%s%N)
+  awk -v ns=$((to - from)) 'BEGIN { printf "{\"took_s\":%.2f}\n", ns / 1e9 }'
+}
+
 # under_traffic <text> <do>...
 under_traffic() {
   local push_line deliver_line
@@ -258,9 +272,12 @@ table_head
 if wanted idle-1m; then
   lanes_base
 fi
-if wanted seek || wanted group-delete || wanted delete; then
+if wanted list || wanted seek || wanted group-delete || wanted delete; then
   lanes_base
   if broker_begin "$work/data"; then
+    if wanted list; then
+      under_traffic "listing of messages in $lanes lanes: answered after" accepted GET '/api/v1/messages?queue=hold&from=2020-01-01T00:00:00Z&to=2020-01-02T00:00:00Z'
+    fi
     if wanted seek; then
       under_traffic "seek of $lanes lanes: answered after" accepted POST /api/v1/consumer-groups/bench/queues/hold/seek '{"timestamp":"2020-01-01T00:00:00Z"}'
     fi
@@ -270,6 +287,16 @@ if wanted seek || wanted group-delete || wanted delete; then
     if wanted delete; then
       under_traffic "delete of a queue of $lanes lanes: answered after" accepted DELETE /api/v1/resources/queues/hold
     fi
+    broker_end
+  else
+    failed=1
+  fi
+fi
+lanes_gone
+if wanted retention; then
+  lanes_base
+  if broker_begin "$work/data"; then
+    under_traffic "retention of a message in each of $lanes lanes: gone after" hold_expired
     broker_end
   else
     failed=1

@@ -146,7 +146,7 @@ struct call {
     struct remote *remote;      /* the leader's side of a call that another node took */
     struct hash_node forwarded; /* of a call that the leader works on, by `sequence` */
     uint64_t sequence, sent_term;
-    uint64_t read_index; /* of a read: the entry to be applied first */
+    uint64_t read_index; /* the entry to be applied before it is answered */
     int64_t held_us;     /* since when it waits for a leader; 0 = it does not */
     struct call *next, *previous;
     struct call_list *list;

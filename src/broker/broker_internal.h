@@ -490,6 +490,7 @@ size_t pop_bytes_max(const struct pop_command *p);                              
 void dispatch_start(struct broker *b);
 void call_dispatch(struct broker *b, struct call *c);   /* in no list; it may be answered in it */
 void call_redispatch(struct broker *b, struct call *c); /* the same, of one that may have been granted lanes here */
+void pop_resume(struct broker *b, struct call *c);      /* one that waited before it was looked at */
 void call_take(struct broker *b, struct call *c);       /* by the leader: into the queue, or to be looked at in this turn */
 void call_hold(struct broker *b, struct call *c);
 void call_unhold(struct broker *b, struct call *c);  /* it waits for a leader no longer: its own deadline counts again */
@@ -525,6 +526,8 @@ void remote_free(struct broker *b);
 
 /* confirm.c */
 void confirm_read(struct broker *b, struct call *c);
+/* Of a pop that found nothing: true: it comes again (pop_resume) when all that is committed now was applied. Once a call. */
+bool confirm_pop(struct broker *b, struct call *c);
 void confirm_leave(struct broker *b, struct call *c);
 void confirm_answer(struct broker *b, uint64_t number, bool ok, uint64_t index); /* of the leader */
 void confirm_lost(struct broker *b);                                             /* the question will not be answered */

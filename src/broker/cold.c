@@ -116,13 +116,8 @@ static void pop_begins(struct broker *b, struct call *c, struct cold_read *r)
     read_free(r);
     if (c->late || b->stopping) {
         call_finish_empty(b, c);
-    } else if (b->serving) {
-        call_take(b, c);
-        inbox_kick(b);
-    } else if (c->remote != NULL) {
-        call_finish(b, c, CALL_NO_LEADER);
     } else {
-        call_dispatch(b, c);
+        pop_resume(b, c);
     }
 }
 

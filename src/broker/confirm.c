@@ -7,6 +7,9 @@
  * What comes while a question is under way waits for the next one: it may have come after the majority was asked. Without an answer (the
  * leader or a connection changed) they are dispatched again.
  *
+ * An empty pop that does not wait: a leader commits what a majority has stored, maybe before its own disk has it, so others may have answered
+ * what it has not applied. It applies all that is committed, then it looks again; nobody is asked.
+ *
  * A read that runs again because of an append (watch.c) does not ask again: what it sees is committed and newer. */
 #include "broker/broker_internal.h"
 
@@ -14,6 +17,16 @@ void confirm_read(struct broker *b, struct call *c)
 {
     c->state = CALL_STATE_ASKING;
     call_list_append(&b->cluster.reads.waiting, c);
+}
+
+bool confirm_pop(struct broker *b, struct call *c)
+{
+    uint64_t commit = replica_commit_index(b->replica);
+    if (!b->cluster.on || c->read_index > 0 || commit <= replica_applied_index(b->replica)) return false;
+    c->read_index = commit;
+    c->state = CALL_STATE_ASKING;
+    call_list_append(&b->cluster.reads.confirmed, c);
+    return true;
 }
 
 void confirm_leave(struct broker *b, struct call *c)
@@ -91,6 +104,10 @@ void confirm_turn(struct broker *b)
     uint64_t applied = replica_applied_index(b->replica);
     while ((c = r->confirmed.first) != NULL && c->read_index <= applied) {
         call_list_remove(c);
-        read_run(b, c);
+        if (c->kind == CALL_READ) {
+            read_run(b, c);
+        } else {
+            pop_resume(b, c);
+        }
     }
 }

@@ -119,6 +119,18 @@ void call_dispatch(struct broker *b, struct call *c)
     }
 }
 
+void pop_resume(struct broker *b, struct call *c)
+{
+    if (b->serving) {
+        call_take(b, c);
+        inbox_kick(b);
+    } else if (c->remote != NULL) {
+        call_finish(b, c, CALL_NO_LEADER);
+    } else {
+        call_dispatch(b, c);
+    }
+}
+
 /* A planted bug: an ack whose entry was lost is answered as if it had been made. */
 static bool ack_pretend(struct call *c)
 {

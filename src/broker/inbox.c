@@ -173,6 +173,7 @@ static void call_arrive(struct broker *b, struct call *c)
     c->reading = c->found = NULL;
     c->rounds = 0;
     c->warmed = 0;
+    c->read_index = 0;
     c->step = NULL;
     c->watches = NULL;
     c->watch_count = 0;
@@ -341,7 +342,7 @@ static void call_expire(struct broker *b, struct call *c)
     inbox_unlist(b, c);
     if (held && (hold_expired(b, c) || c->kind != CALL_POP || !c->wait)) {
         call_finish(b, c, CALL_NO_LEADER);
-    } else if (asking) {
+    } else if (asking && c->kind == CALL_READ) {
         call_finish(b, c, CALL_TIMEOUT);
     } else if (c->kind == CALL_POP) {
         call_finish_empty(b, c);

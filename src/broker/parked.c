@@ -418,13 +418,18 @@ static bool pop_has_lane(struct broker *b, const struct call *c)
     return engine_group_ready(b->engine, w->number, b->now, limit) > w->lanes_in_flight;
 }
 
+static void pop_finds_nothing(struct broker *b, struct call *c)
+{
+    if (!confirm_pop(b, c)) call_finish_empty(b, c);
+}
+
 void parked_pop_arrive(struct broker *b, struct call *c)
 {
     pop_choose(b, c);
     if (c->pop.scope == POP_DISCOVERY) {
         enum pop_forecast discovered = engine_pop_forecast(b->engine, &c->pop, b->now);
         if (discovered == POP_NOTHING) {
-            call_finish_empty(b, c);
+            pop_finds_nothing(b, c);
         } else {
             c->registers = true; /* maybe on one queue and claims from another */
             inbox_queue(b, c);
@@ -453,7 +458,7 @@ void parked_pop_arrive(struct broker *b, struct call *c)
         c->lane = NULL;
         lane_release(&b->parked, l);
         group_release(&b->parked, w);
-        call_finish_empty(b, c);
+        pop_finds_nothing(b, c);
     }
 }
 

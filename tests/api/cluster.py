@@ -200,8 +200,7 @@ class Cluster:
 
 
 class Turns(Broker):
-    """A cluster that looks like one broker: every request goes to another node than the one before. Pops wait a little: that nothing is
-    there is told at once by a leader that has not yet applied what another node has."""
+    """A cluster that looks like one broker: every request goes to another node than the one before."""
 
     def __init__(self, cluster):
         super().__init__()
@@ -217,11 +216,6 @@ class Turns(Broker):
 
     def fresh_request(self, method, path, body=None, headers=None, timeout=75.0):
         return self.next().fresh_request(method, path, body, headers, timeout)
-
-    def pop(self, queue=None, partition=None, group=None, headers=None, **params):
-        params.setdefault("wait", True)
-        params.setdefault("timeout", 2000)
-        return super().pop(queue, partition, group, headers, **params)
 
     def restart(self, how="stop", env=None):
         """All of them at once."""

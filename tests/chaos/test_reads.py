@@ -116,3 +116,19 @@ def test_a_leader_that_is_cut_off_answers_nothing_old(clusters):
             assert node.wait_ready(20.0), node.log_tail()
             assert get(node) == n
     client.close()
+
+
+def test_a_pop_that_does_not_wait_finds_what_was_pushed_elsewhere(clusters):
+    """The leader's own disk is the slowest: a push is in force, and answered by a follower, before the leader has stored it."""
+    cluster = clusters(3).start()
+    leader, (pushed, asked) = cluster.leader(), cluster.followers()
+    status, _ = pushed.ask("POST", "/api/v1/push", {"items": [{"queue": "q", "partition": "p", "payload": 0}]})
+    assert status == 201
+    leader.faults.arm("op=sync path=* nth=1 times=0 stall_ms=150")
+    for n in range(1, 8):
+        status, answer = pushed.ask("POST", "/api/v1/push", {"items": [{"queue": "q", "partition": "p", "transactionId": f"t{n}", "payload": n}]})
+        assert status == 201, answer
+        status, answer = asked.ask("GET", "/api/v1/pop/queue/q?autoAck=true&batch=10")
+        assert status == 200, f"message {n} was not there yet"
+        assert answer["messages"][-1]["transactionId"] == f"t{n}"
+    leader.faults.arm()
