@@ -105,26 +105,6 @@ static void lane_count(const struct engine *e, const struct partition *p, uint64
     out->completed = out->total > backlog + dead_letters ? out->total - backlog - dead_letters : 0;
 }
 
-void engine_queue_counts(struct engine *e, uint32_t queue, struct engine_now now, struct lane_counts *out)
-{
-    const struct queue *q = queue_at(e, queue);
-    *out = (struct lane_counts){0};
-    if (q == NULL) return;
-    struct lane_walk w;
-    const struct partition *p;
-    lane_walk_begin(&w, e, q->partition_first);
-    while ((p = lane_walk_next(&w)) != NULL) {
-        struct lane_counts lane;
-        lane_count(e, p, 0, now, &lane);
-        out->total += lane.total;
-        out->pending += lane.pending;
-        out->processing += lane.processing;
-    }
-    out->dead_letters = q->dead_letters;
-    uint64_t open = out->pending + out->dead_letters;
-    out->completed = out->total > open ? out->total - open : 0;
-}
-
 static void partition_show(struct engine *e, const struct queue *q, const struct partition *p, struct engine_now now,
                            struct partition_view *out)
 {

@@ -569,7 +569,7 @@ static void other_read(struct kit *k)
     struct cursor_view cursor;
     struct trim_item items[4];
     uint32_t count;
-    engine_queue_counts(k->e, queue, now, &counts);
+    engine_lane_counts(k->e, number, now, &counts);
     engine_partition_get(k->e, number, now, &partition);
     engine_lane_get(k->e, KIT_TENANT, number, &lane);
     engine_cursor_get(k->e, number, 1 + rng(10), now, &cursor);
