@@ -317,6 +317,7 @@ struct keeper {
     bool house_more; /* the last step of housekeeping left something to do */
     struct pace bulk, house;
     struct bulk_step bulk_step;
+    struct warm_step house_rows;
     int64_t others_us; /* when something else came last: a call, or an entry applied */
     uint32_t cuts_waiting;
     bool flush_waiting, behind;

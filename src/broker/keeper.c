@@ -206,11 +206,18 @@ static int64_t house_due_us(const struct broker *b)
     return k->house_more ? pace_due_us(&k->house, k->others_us) : 0;
 }
 
+static void house_foresee(struct broker *b, const struct engine_foreseen *f)
+{
+    engine_housekeep_foreseen(b->engine, f);
+}
+
 static void housekeep(struct broker *b)
 {
     struct keeper *k = &b->keeper;
     if (!housekeeps(b) || b->mono_us < house_due_us(b)) return;
     if (!keeper_has_room(b) && b->mono_us < k->house.ended_us + HOUSEKEEP_WAITS_US) return;
+    if (!warm_step(b, &k->house_rows, house_foresee, inbox_kick)) return;
+    k->house_rows.read = false;
     int64_t began_us = clock_mono_us();
     pace_begin(&k->house, began_us);
     b->housekeeping = k->house_more = engine_housekeep(b->engine);
@@ -230,7 +237,7 @@ static void timer_arm(struct broker *b)
     bool room = keeper_has_room(b);
     int64_t bulk_us = bulk_due_us(b); /* past: an entry that is on its way brings a turn */
     if (b->bulk.count > 0 && bulk_us > b->mono_us) at_us = sooner(at_us, bulk_us);
-    if (housekeeps(b) && room && k->house_more) at_us = sooner(at_us, house_due_us(b));
+    if (housekeeps(b) && room && k->house_more && !k->house_rows.reading) at_us = sooner(at_us, house_due_us(b));
     /* While the store has enough to write, its callback brings the turn that goes on. */
     bool flushes = k->unflushed_since_us != 0 && !k->flush_waiting && k->cuts_waiting < CUTS_WAITING_MAX;
     if (flushes) at_us = sooner(at_us, flush_due_us(b));
@@ -285,7 +292,7 @@ bool keeper_turn(struct broker *b)
         if (cut && k->cuts_waiting < CUTS_WAITING_MAX) cut_submit(b, flush);
     }
     timer_arm(b);
-    return housekeeps(b) && b->mono_us >= house_due_us(b) && keeper_has_room(b);
+    return housekeeps(b) && !k->house_rows.reading && b->mono_us >= house_due_us(b) && keeper_has_room(b);
 }
 
 bool keeper_settled(struct broker *b)

@@ -205,6 +205,7 @@ void warm_entry(struct broker *b, uint64_t index, struct slice entry)
 void warm_free(struct broker *b)
 {
     buf_free(&b->keeper.bulk_step.rows.rows);
+    buf_free(&b->keeper.house_rows.rows);
     buf_free(&b->retention.rows.rows);
     while (b->warming.first != NULL) warm_back(&b->warming.first->job.task);
 }

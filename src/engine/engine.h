@@ -368,6 +368,8 @@ struct engine_foreseen {
 /* What the next engine_trim_due will read. */
 void engine_trim_foreseen(struct engine *e, struct engine_now now, const struct trim_limits *most,
                           const struct engine_foreseen *f);
+/* What the next engine_housekeep will read of deleted queues and groups. */
+void engine_housekeep_foreseen(struct engine *e, const struct engine_foreseen *f);
 void engine_rows_foreseen(struct engine *e, const struct command *c, const struct engine_foreseen *f);
 /* Reads the rows that who searches will look at, through `cold`. Any thread. */
 void engine_time_search_rows(const struct engine_time_search *s, const struct engine_cold *cold);
@@ -459,7 +461,6 @@ struct dead_letter_view {
 /* Queues of a tenant in creation order; `after` = number of the last one seen (0 to begin). False at the end. */
 bool engine_queue_next(struct engine *e, struct uuid tenant, uint32_t after, struct queue_view *out);
 bool engine_queue_get(struct engine *e, struct uuid tenant, struct slice name, struct queue_view *out);
-void engine_queue_counts(struct engine *e, uint32_t queue, struct engine_now now, struct lane_counts *out); /* O(lanes) */
 bool engine_partition_next(struct engine *e, uint32_t queue, uint32_t after, struct engine_now now, struct partition_view *out);
 bool engine_partition_get(struct engine *e, uint32_t number, struct engine_now now, struct partition_view *out);
 /* Whose lane this is. False when there is none (any more). The names, like those of all lanes that reads show, live until the next entry
@@ -573,7 +574,7 @@ bool engine_lane_next(struct engine *e, uint32_t queue, uint32_t after, struct l
 bool engine_lane_get(struct engine *e, struct uuid tenant, uint32_t partition, struct lane_view *out);
 bool engine_lane_find(struct engine *e, struct uuid tenant, struct slice queue, struct slice partition, struct lane_view *out);
 struct uuid engine_lane_id(const struct engine *e, const struct lane_view *lane);
-/* As engine_queue_counts, of one lane; `dead_letters` 0. */
+/* `dead_letters` 0. */
 void engine_lane_counts(struct engine *e, uint32_t partition, struct engine_now now, struct lane_counts *out);
 /* Counts without dead letters, and createdAt of the oldest message not acked (0 = none). Reads the store when a lane with such messages
  * has left memory. */

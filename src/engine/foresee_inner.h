@@ -35,5 +35,6 @@ void foresee_messages(struct foresight *s, const struct partition *p, uint64_t f
 /* What run_offset_at will read; or, SEARCH_BEFORE, and what is before that. */
 void foresee_time(struct foresight *s, const struct partition *p, enum engine_search_kind kind, int64_t us);
 void foresee_name_time(struct foresight *s, const struct queue *q, struct slice name, int64_t us);
+void lanes_reap_foresee(struct foresight *s, const struct queue *q); /* lane.c */
 
 #endif

@@ -10,7 +10,7 @@
  * lanes brought in itself, which leave when the walk has passed them. So a pointer to a lane holds until the entry ends. */
 #include <stdlib.h>
 
-#include "engine/engine_internal.h"
+#include "engine/foresee_inner.h"
 #include "engine/row.h"
 
 enum {
@@ -596,6 +596,25 @@ static void reap_begin(struct engine *e, struct queue *q)
         reap->lanes[i].below = run_memory_first(l->p);
         lane_drop(e, l->p);
     }
+}
+
+/* What the next step of lanes_reap will read. */
+void lanes_reap_foresee(struct foresight *s, const struct queue *q)
+{
+    const struct reap *reap = s->e->reap;
+    struct row_key from, to;
+    uint32_t first = q->partition_first, last = first;
+    if (reap == NULL && first == 0) return;
+    if (reap != NULL) {
+        row_key_run(&from, q->number, reap->lanes[reap->at].number, reap->offset);
+        last = reap->lanes[reap->count - 1].number;
+    } else {
+        for (uint32_t i = 1, n = first; i < REAP_LANES && (n = lane_at(s->e, n)->next) != 0; i++) last = n;
+        foresee_lanes(s, q->number, first, last + 1);
+        row_key_run(&from, q->number, first, 0);
+    }
+    row_key_run(&to, q->number, last + 1, 0);
+    foresee_range(s, row_key_view(&from), row_key_view(&to));
 }
 
 struct reap_runs {

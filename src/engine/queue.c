@@ -1,7 +1,7 @@
 /* Queues and groups: how they come, change and go. */
 #include <stdlib.h>
 
-#include "engine/engine_internal.h"
+#include "engine/foresee_inner.h"
 
 enum { NAME_CHUNK_BYTES = 1 << 16, REAP_A_CALL = 128 };
 
@@ -435,4 +435,22 @@ bool queue_reap(struct engine *e)
     e->reaping.count--;
     memmove(e->reaping.at, e->reaping.at + 1, e->reaping.count * sizeof e->reaping.at[0]);
     return e->reaping.count > 0;
+}
+
+void engine_housekeep_foreseen(struct engine *e, const struct engine_foreseen *f)
+{
+    struct foresight s = foresight_of(e, f);
+    const struct group *g = e->retiring.count == 0 ? NULL : group_at(e, e->retiring.at[0]);
+    const struct queue *q = g == NULL ? NULL : queue_at(e, g->queue);
+    if (e->reaping.count > 0) lanes_reap_foresee(&s, table_at(&e->queues, e->reaping.at[0]));
+    if (q == NULL || g->cursor_count == 0) return;
+    uint32_t first = g->scan == 0 ? q->partition_first : lane_at(e, g->scan)->next, last = first, number = first;
+    bool away = false;
+    for (int i = 0; i < REAP_A_CALL && number != 0; i++) {
+        const struct lane *l = lane_at(e, number);
+        away |= l->p == NULL;
+        last = number;
+        number = l->next;
+    }
+    if (away) foresee_lanes(&s, q->number, first, last + 1);
 }

@@ -193,3 +193,17 @@ def test_retention_of_lanes_at_rest(rested, queue):
 
     wait_until(lambda: retained() == 0, 20, "retention", every=0.5)
     assert (read_by_the_group(rested, "entry"), read_by_the_group(rested)) == (0, 0)
+
+
+def engine_objects(broker, kind):
+    text = broker.get("/metrics/prometheus").body.decode()
+    return int(re.search(r'^queen_engine_objects\{kind="%s"\} (\d+)' % kind, text, re.M).group(1))
+
+
+def test_what_deleted_groups_and_queues_held_is_given_back(rested, queue):
+    rested.delete("/api/v1/consumer-groups/g/queues/%s" % quote(queue)).expect(200)
+    wait_until(lambda: engine_objects(rested, "cursors") == 0, 20, "no cursors")
+    rested.restart()
+    rested.delete_queue(queue)
+    wait_until(lambda: engine_objects(rested, "partitions") == 0, 20, "no lanes")
+    assert (read_by_the_group(rested, "entry"), read_by_the_group(rested)) == (0, 0)
