@@ -444,7 +444,8 @@ static void ack_foresee(struct foresight *s, const struct command *c)
             lane_ack_foresee(s, &ack, &item, &l);
         }
         if (l.looks) acked_message_foresee(s, &l, item.transaction);
-        if (ids) dedup_foreseen(s->e->dedup, dedup_key(s->e->seed, l.number, item.transaction), INT64_MIN, id_tell, s);
+        if (ids || l.looks)
+            dedup_foreseen(s->e->dedup, dedup_key(s->e->seed, l.number, item.transaction), INT64_MIN, id_tell, s);
     }
 }
 

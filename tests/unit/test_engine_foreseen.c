@@ -418,6 +418,43 @@ static void test_acks_of_a_lease_that_was_taken_before_a_start(void **state)
     }
 }
 
+/* The first that asks for ids which left memory, too. */
+static void test_acks_by_ids_that_left_memory(void **state)
+{
+    struct bench *b = *state;
+    enum { MESSAGES = 40, YOUNG = 6000 /* more than stay in memory with the least budget */ };
+    struct buf c = {0};
+    char id[16];
+    b->k.budget.dedup = 1;
+    rest(b);
+    for (int m = 0; m < MESSAGES; m++) {
+        snprintf(id, sizeof id, "old-%d", m);
+        kit_push(&b->k, "ids", "p", id);
+    }
+    for (int m = 0; m < YOUNG; m++) {
+        snprintf(id, sizeof id, "new-%d", m);
+        kit_push(&b->k, "ids", "other", id);
+        if (m % 500 == 499) kit_cut(&b->k);
+        while (engine_housekeep(b->k.e)) continue;
+    }
+    struct pop_command p = kit_pop_of("ids", "g", 1);
+    p.batch = MESSAGES;
+    kit_pop(&b->k, &p);
+    rest(b);
+    size_t at = c.len;
+    ack_begin(&c, KIT_TENANT, slice_of("g"), MESSAGES);
+    for (int m = 0; m < MESSAGES; m++) {
+        struct ack_item item = {.partition = LANES + 1, .status = ACK_COMPLETED, .fenced = 1, .lease = kit_lease(1)};
+        snprintf(id, sizeof id, "old-%d", m);
+        item.transaction = slice_of(id);
+        ack_item_add(&c, &item);
+    }
+    ack_end(&c, at);
+    foreseen_do(b, &c);
+    assert_true(b->scans >= MESSAGES);
+    for (int m = 0; m < MESSAGES; m++) assert_int_equal(b->k.result.ack.items[m].verdict, ACK_OK);
+}
+
 static void kv_one(struct buf *out, struct kv_op op)
 {
     size_t at = kv_begin(out, KIT_TENANT, 1);
@@ -580,6 +617,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_seek_to_a_time, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_walk_that_asks_each_lane_for_a_time, setup, teardown),
         cmocka_unit_test_setup_teardown(test_acks_of_a_lease_that_was_taken_before_a_start, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_acks_by_ids_that_left_memory, setup, teardown),
         cmocka_unit_test_setup_teardown(test_kv_values, setup, teardown),
         cmocka_unit_test_setup_teardown(test_timers_at_rest, setup, teardown),
         cmocka_unit_test_setup_teardown(test_trims, setup, teardown),
