@@ -4,11 +4,13 @@
  * may have been fired, from its due time on; of archive records what their heads say. */
 #include "broker/reclaim.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/crash_point.h"
+#include "base/files.h"
 #include "base/hash.h"
 #include "base/logger.h"
 #include "base/must.h"
@@ -283,12 +285,44 @@ static uint64_t block_copy(struct reclaim_job *j, const struct holder *h, uint64
     return PLACE_ARCHIVE | (log_append(archive, index, 1, 1, sizeof head + h->bytes) + sizeof head);
 }
 
+struct leftovers {
+    const char *dir;
+    int code;
+};
+
+static bool leftover_remove(void *ctx, const struct files_entry *e)
+{
+    struct leftovers *l = ctx;
+    char path[FILES_PATH_BYTES + sizeof e->name];
+    snprintf(path, sizeof path, "%.4199s/%.255s", l->dir, e->name);
+    l->code = files_remove(path);
+    return l->code == 0;
+}
+
+/* While there is no archive nothing in its directory is wanted. What a try that failed left there goes: a file, or a directory, whose
+ * sync failed must not be taken for a durable one by the next. */
+static int archive_clear(const char *group_dir, const char *dir)
+{
+    struct leftovers l = {.dir = dir};
+    int code = files_list(dir, leftover_remove, &l);
+    if (code == ENOENT) return 0;
+    if (code == 0) code = l.code;
+    return code != 0 ? code : files_sync(group_dir);
+}
+
 static bool archive_have(struct reclaim_job *j)
 {
     struct buf error = {0};
+    char dir[4200];
     if (j->places.archive != NULL) return true;
-    enum log_status status =
-        archive_open(&j->places.archive, j->dir, j->segment_bytes, 0, j->worker, reclaim_worker_synced, &error);
+    snprintf(dir, sizeof dir, "%s/archive", j->dir);
+    enum log_status status = LOG_IO;
+    int code = archive_clear(j->dir, dir);
+    if (code == 0) {
+        status = archive_open(&j->places.archive, j->dir, j->segment_bytes, 0, j->worker, reclaim_worker_synced, &error);
+    } else {
+        buf_printf(&error, "%s: cannot be emptied: %s", dir, strerror(code));
+    }
     if (status != LOG_OK) log_error("reclaim: %.*s", (int)error.len, error.at);
     buf_free(&error);
     return status == LOG_OK;
