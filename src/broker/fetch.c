@@ -18,7 +18,8 @@
  * of a term not below our own. All this node has ever acknowledged and that may count is at or before that entry.
  *
  * Given up: the source is silent, does not lead or has dropped it (GONE), another leader is known, our own log went on, too many
- * damaged answers, or an error of our disk. What was fetched stays for the next try, unless the disk is full. */
+ * damaged answers, or an error of our disk. What was fetched stays for the next try, but not after such an error: what a failed sync
+ * covered may read as it should and be gone with the power. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -51,10 +52,10 @@ static void give_up(struct snapshots *s, const char *why, int64_t again_us)
     loop_timer_cancel(s->o.loop, &s->pace);
 }
 
-static void give_up_failed(struct snapshots *s, int code)
+static void give_up_failed(struct snapshots *s)
 {
     give_up(s, "it cannot be stored here", FETCH_AGAIN_FAILED_US);
-    if ((code == ENOSPC || code == EDQUOT) && incoming_remove(s) == 0) s->leftover_us = 0;
+    if (incoming_remove(s) == 0) s->leftover_us = 0;
 }
 
 static void give_up_needless(struct snapshots *s)
@@ -134,7 +135,7 @@ static void finish(struct snapshots *s)
     }
     int code = incoming_ready(s);
     if (code != 0) {
-        give_up_failed(s, code);
+        give_up_failed(s);
         return;
     }
     log_info("fetched the state at entry %" PRIu64 " from node %" PRIu64 ": %" PRIu64
@@ -203,7 +204,7 @@ static void ranges_ask(struct snapshots *s)
         slot_send(s, slot, now_us);
     }
     if (code != 0) {
-        give_up_failed(s, code);
+        give_up_failed(s);
         return;
     }
     bool more = f->file < f->manifest.count;
@@ -282,7 +283,7 @@ void fetch_manifest(struct snapshots *s, uint64_t peer, uint64_t id, struct slic
              f->manifest.mark.index, peer, f->manifest.count, f->bytes_total);
     int code = incoming_begin(s);
     if (code != 0)
-        give_up_failed(s, code);
+        give_up_failed(s);
     else
         ranges_ask(s);
 }
@@ -332,7 +333,7 @@ void fetch_answer(struct snapshots *s, uint64_t peer, uint64_t id, bool same, st
     f->files[r.file].missing -= r.len;
     if (code == 0 && f->files[r.file].missing == 0) code = file_finish(s, r.file);
     if (code != 0)
-        give_up_failed(s, code);
+        give_up_failed(s);
     else
         ranges_ask(s);
 }

@@ -220,6 +220,29 @@ static void the_same_source_goes_on_where_it_was_cut_short(void **state)
     swapped_check(&r->nodes[2], &r->nodes[1], I, 1);
 }
 
+/* What a failed write or sync covered must not be believed by the next try. */
+static void after_an_error_of_the_disk_it_begins_anew(void **state)
+{
+    struct rig *r = *state;
+    char path[FILES_PATH_BYTES];
+    leader_make(r, 1, 1);
+    follower_make(r, 1, 30);
+    snapshots_fetch(r->nodes[2].snapshots, 1, 150);
+    run_until(r, half_2);
+    assert_true(there(&r->nodes[2], "incoming"));
+    snprintf(path, sizeof path, "%s/incoming/configuration", r->nodes[2].dir); /* no file can be put there */
+    assert_int_equal(files_make_dir(path), 0);
+    r->fast = true;
+    run_until(r, idle_2);
+    assert_int_equal(r->nodes[2].fetched, 0);
+    assert_false(there(&r->nodes[2], "incoming"));
+    atomic_fetch_add(&clock_ahead_us, 60000000);
+    r->sames = 0;
+    fetch_all(r);
+    assert_int_equal(r->sames, 0);
+    swapped_check(&r->nodes[2], &r->nodes[1], I, 1);
+}
+
 static void remains_of_another_fetch_do_no_harm(void **state)
 {
     struct rig *r = *state;
@@ -526,6 +549,7 @@ int main(void)
         TEST(nothing_but_damage_is_given_up),
         TEST(the_source_dies_and_another_takes_over),
         TEST(the_same_source_goes_on_where_it_was_cut_short),
+        TEST(after_an_error_of_the_disk_it_begins_anew),
         TEST(remains_of_another_fetch_do_no_harm),
         TEST(when_the_own_log_went_on_it_is_thrown_away),
         TEST(when_the_own_state_went_on_it_is_thrown_away),
