@@ -5,6 +5,7 @@
 #
 #   ROW: idle-1m idle-10m    a million and ten million lanes at rest, one group: memory, start
 #        keys                a million KV keys at rest: memory, start
+#        once                the same of keys with an expiry, and other calls while all of them expire
 #        retained            100,000,000 messages of 100 B that nobody takes away: memory and latency beside an almost empty broker (20 GB, half
 #                            an hour: until the ids of the fill are past)
 #        dedup dedup-1g      an hour of ids at 50,000 a second, with the default plan of memory and that of QUEEN_MEMORY_MAX=1G (bench_dedup
@@ -21,7 +22,7 @@
 # Exit code: 0 measured, whether or not a goal was met; 1 something could not be measured.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-all_rows="idle-1m idle-10m keys retained dedup dedup-1g replay written list seek group-delete delete retention"
+all_rows="idle-1m idle-10m keys once retained dedup dedup-1g replay written list seek group-delete delete retention"
 . "$here/lib.sh"
 pid=
 trap 'broker_end; rm -rf "$work"' EXIT
@@ -105,27 +106,62 @@ idle_rows() {
   row "  ready again after kill -9" "$line" ready_again_s most "$3" s
 }
 
-# Keys of 10 bytes, values of 40, for ever: what they take is what the broker grew by.
+# keys_rows <name> <what> [options]: keys of 10 bytes, values of 40: what they take is what the broker grew by. The broker runs afterwards.
 keys_rows() {
   local empty rest began
   broker_begin "$work/data" || { failed=1; return 0; }
   empty=$(resident_mb)
-  load kv --port "$port" --get --keys "$keys" --size 40 --duration 1
+  load kv --port "$port" --get --keys "$keys" --size 40 --duration 1 "${@:3}"
   sleep 15 # nothing happens: rows leave
   rest=$(settled_mb)
-  line=$(awk -v empty="$empty" -v rest="$rest" -v keys="$keys" 'BEGIN { printf "{\"bench\":\"keys\",\"rss_mb\":%.1f,\"key_bytes\":%.1f}", rest, (rest - empty) * 1e6 / keys }')
+  line=$(awk -v name="$1" -v empty="$empty" -v rest="$rest" -v keys="$keys" 'BEGIN { printf "{\"bench\":\"%s\",\"rss_mb\":%.1f,\"key_bytes\":%.1f}", name, rest, (rest - empty) * 1e6 / keys }')
   echo "$line" >>"$lines"
-  say "$keys KV keys at rest: resident" "$line" rss_mb MB
+  say "$keys $2 at rest: resident" "$line" rss_mb MB
   row "  of it for a key" "$line" key_bytes most 50 bytes
   broker_end
   began=$(date +%s%N)
   broker_begin "$work/data" || { failed=1; return 0; }
-  line=$(awk -v ns=$(($(date +%s%N) - began)) -v mb="$(settled_mb)" 'BEGIN { printf "{\"bench\":\"keys-start\",\"start_s\":%.2f,\"rss_mb\":%.1f}", ns / 1e9, mb }')
+  line=$(awk -v name="$1" -v ns=$(($(date +%s%N) - began)) -v mb="$(settled_mb)" 'BEGIN { printf "{\"bench\":\"%s-start\",\"start_s\":%.2f,\"rss_mb\":%.1f}", name, ns / 1e9, mb }')
   echo "$line" >>"$lines"
   say "  ready after a restart" "$line" start_s s
   say "  resident after it" "$line" rss_mb MB
+}
+
+keys_gone() {
   broker_end
   rm -rf "$work/data" "$work/data.log"
+}
+
+# rows_left: of the KV store.
+rows_left() { http GET /metrics/prometheus | sed -n 's/^queen_kv_rows //p'; }
+
+# wait_until <time>: in seconds, as of date.
+wait_until() { while [ "$(date +%s)" -lt "$1" ]; do sleep 1; done; }
+
+# Keys that live for some minutes; then all of them expire while the broker does not run, and it finds that out at its first entry.
+once_rows() {
+  local ttl=$((60 + keys / 8000)) quiet began over
+  keys_rows once "KV keys with an expiry" --ttl "$ttl"
+  over=$(($(date +%s) + ttl))
+  [ -n "$pid" ] || return 0
+  latencies
+  quiet=$line
+  broker_end
+  wait_until "$over"
+  broker_begin "$work/data" || { failed=1; return 0; }
+  began=$(date +%s%N)
+  latencies
+  ratio_row "  all expire: p99 of others' deliveries meanwhile" "$line" p99_ms "$quiet" most 2
+  while [ "$(rows_left)" -gt 0 ]; do
+    [ $(($(date +%s%N) - began)) -lt 300000000000 ] || break
+    http POST /api/v1/kv '[{"op":"delete","ns":"bench","key":"k"}]' >/dev/null # an entry: nothing expires without
+    sleep 1
+  done
+  line=$(awk -v ns=$(($(date +%s%N) - began)) -v left="$(rows_left)" -v mb="$(settled_mb)" 'BEGIN { printf "{\"bench\":\"once-expired\",\"expired_s\":%.0f,\"rows_left\":%d,\"rss_mb\":%.1f}", ns / 1e9, left, mb }')
+  echo "$line" >>"$lines"
+  say "  until all were removed" "$line" expired_s s
+  row "  that are left" "$line" rows_left most 0 rows
+  say "  resident then" "$line" rss_mb MB
 }
 
 # A directory with a queue `hold` of that many lanes, taken by the group `bench`: $work/data. Made once, by the row of idle lanes when it is
@@ -308,7 +344,12 @@ if wanted idle-10m; then
   lanes_gone
 fi
 if wanted keys; then
-  keys_rows
+  keys_rows keys "KV keys"
+  keys_gone
+fi
+if wanted once; then
+  once_rows
+  keys_gone
 fi
 if wanted retained; then
   retained_rows

@@ -13,6 +13,7 @@
  *   confirm.c     reads wait until it is certain that they see the newest state
  *   watch.c       reads, and those among them that wait for appends
  *   ticker.c      timers that are due: ticks into the log
+ *   expire.c      KV rows at rest whose time is over: removed, on each node for itself
  *   retention.c   messages whose time is over: trims into the log
  *   keeper.c      cuts and flushes of the store, log trimming, housekeeping
  *   reclaim.c     what is wanted of mostly dead log segments is copied to the archive
@@ -290,6 +291,18 @@ struct ticker {
     bool proposed; /* a tick waits for its entry or is in the log, not applied */
 };
 
+/* KV rows at rest that expire: expire.c. */
+struct expiring {
+    struct cold_job job;
+    bool reading;
+    int64_t from_us, until_us; /* of the job under way: the rows wanted */
+    int64_t before_us;         /* it passed all that expire before */
+    uint64_t left;             /* bytes */
+    int64_t reached_us;        /* rows of what expires before were passed; 0: of none */
+    int64_t look_us, step_us;  /* the next rows are read then, and removed then */
+    int64_t since_us;          /* when nothing that has expired was left, the last time */
+};
+
 struct home {
     struct loop *loop;
     struct call *first, *last;
@@ -429,6 +442,7 @@ struct broker {
     struct parked parked;
     struct watching watching;
     struct ticker ticker;
+    struct expiring expiring;
     struct retention retention;
     struct pop_lags pop_lags;
     uint64_t trimmed_lanes_total, trimmed_messages_total;
@@ -651,6 +665,9 @@ void watch_free(struct broker *b);
 void ticker_turn(struct broker *b);
 void ticker_flight_gone(struct broker *b); /* an entry with a tick applied, or will not */
 void ticker_fire(struct loop_timer *t);
+
+/* expire.c */
+bool expire_step(struct broker *b); /* a bounded number; true: more may go at once */
 
 /* keeper.c */
 bool keeper_turn(struct broker *b);                /* true when housekeeping has more to do */

@@ -220,7 +220,9 @@ static void housekeep(struct broker *b)
     k->house_rows.read = false;
     int64_t began_us = clock_mono_us();
     pace_begin(&k->house, began_us);
-    b->housekeeping = k->house_more = engine_housekeep(b->engine);
+    k->house_more = engine_housekeep(b->engine);
+    k->house_more = expire_step(b) || k->house_more;
+    b->housekeeping = k->house_more;
     int64_t now_us = clock_mono_us();
     pace_end(&k->house, now_us, now_us - began_us);
 }

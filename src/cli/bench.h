@@ -33,7 +33,7 @@ struct bench_options {
     const char *group;
     uint32_t conns, consumers, pushers, threads;
     uint32_t lanes, batch, size, partitions;
-    uint32_t keys;
+    uint32_t keys, ttl_s; /* ttl_s 0: for ever */
     uint64_t count;
     double duration_s, warmup_s, rate;
     bool dedup, spread, json, pop, ack, next, get;

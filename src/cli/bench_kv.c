@@ -37,6 +37,15 @@ static void value_put(struct buf *b, uint32_t size, uint64_t *seed)
     buf_byte(b, '"');
 }
 
+static void life_put(struct buf *b, const struct bench_options *o)
+{
+    if (o->ttl_s == 0) {
+        buf_text(b, ",\"forever\":true");
+    } else {
+        buf_printf(b, ",\"ttlSeconds\":%u", o->ttl_s);
+    }
+}
+
 /* One op of a call: {"op":...}. */
 static void op_put(struct buf *b, const struct bench_options *o, bool get, uint64_t *seed)
 {
@@ -44,7 +53,7 @@ static void op_put(struct buf *b, const struct bench_options *o, bool get, uint6
     if (!get) {
         buf_text(b, ",\"value\":");
         value_put(b, o->size, seed);
-        buf_text(b, ",\"forever\":true");
+        life_put(b, o);
     }
     buf_byte(b, '}');
 }
@@ -61,7 +70,8 @@ static void request_one(struct kv_conn *k, const struct bench_options *o)
     if (!o->get) {
         buf_text(&body, "{\"value\":");
         value_put(&body, o->size, &k->seed);
-        buf_text(&body, ",\"forever\":true}");
+        life_put(&body, o);
+        buf_byte(&body, '}');
     }
     buf_printf(&k->request, "%s /api/v1/kv/bench-kv/k-00000000 HTTP/1.1\r\nHost: %s:%u\r\n", o->get ? "GET" : "PUT", o->host,
                o->port);

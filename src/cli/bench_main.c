@@ -52,6 +52,7 @@ enum option_id {
     O_SPREAD,
     O_NEXT,
     O_KEYS,
+    O_TTL,
     O_GET,
     O_SCRIPT,
     O_NO_POP,
@@ -100,6 +101,7 @@ static const struct bench_option {
      "expected)"},
     {"next", O_NEXT, NULL, W_STEP, "the transaction takes the next batch: one call a step"},
     {"keys", O_KEYS, "N", W_STEP | W_KV | W_REDIS_STEP, "different KV keys (20000)"},
+    {"ttl", O_TTL, "S", W_KV, "keys live so long (for ever)"},
     {"get", O_GET, NULL, W_KV, "read instead of write; all keys are written first"},
     {"script", O_SCRIPT, "FILE", W_REDIS_STEP, "the step as a Lua script"},
     {"partitions", O_PARTITIONS, "N", W_POPACK | W_LANES | W_REPLAY, "lanes that one pop may claim (1; lanes 64)"},
@@ -265,6 +267,9 @@ static bool numbers_set(struct bench_options *o, const struct bench_option *opt,
         break;
     case O_KEYS:
         place = &o->keys, most = BENCH_LANES_MAX - 1;
+        break;
+    case O_TTL:
+        place = &o->ttl_s, most = 366 * 86400;
         break;
     case O_PARTITIONS:
         place = &o->partitions, most = 64;

@@ -28,6 +28,7 @@ static const struct {
     {ROW_KV, "kv", {0}},
     {ROW_TIMER, "timer", {8, 8}},
     {ROW_RUN, "run", {4, 4, 8}},
+    {ROW_KV_DUE, "kv-due", {8}},
     {ROW_TIMER_PATH, "timer-path", {0}},
     {ROW_DEDUP_GENERATION, "dedup-generation", {4}},
     {ROW_DEDUP_FILTER, "dedup-filter", {4, 1, 4}},

@@ -107,6 +107,7 @@ static const char *kv_check(const struct engine *e)
     rest_space_check(&rest);
     if (rest.wrong) return "the KV rows at rest of a namespace are not counted right";
     if (rest.rows != e->kv_away || rest.bytes != e->kv_away_bytes) return "the KV rows at rest are not counted right";
+    if (kv_due_check((struct engine *)(uintptr_t)e) != e->kv_away_due) return "when a KV row at rest expires is not found";
     if (rows != e->kv_row_bytes) return "the KV records that may leave are not counted right";
     bytes += rest.bytes;
     if (bytes != e->kv_bytes || absent != e->kv_absent_bytes) return "the bytes of KV rows are not counted right";

@@ -189,7 +189,9 @@ static void budgets_lend(struct engine *e)
 bool engine_housekeep(struct engine *e)
 {
     enum { SWEEP_A_CALL = 256 };
+    uint32_t dirty = e->dirty_kv.count;
     bool more = kv_sweep(e, SWEEP_A_CALL, e->last_head.wall_us);
+    e->reaped_steps += e->dirty_kv.count != dirty;
     more = lanes_leave_all(e) || more;
     more = kv_leave_all(e) || more;
     more = kv_values_bound(e, 16 * KV_LOOKS) || more;

@@ -331,6 +331,16 @@ enum trim_round engine_trim_due(struct engine *e, struct engine_now now, const s
 /* Node-local work that no answer depends on (freeing what deleted queues and expired keys held): a bounded amount. True when there is more.
  * Call it between entries, also on an otherwise idle node until it says false. */
 bool engine_housekeep(struct engine *e);
+/* KV rows at rest may have expired by the time of the last entry, the first of them at *from_us: rows that say so are stored between. False:
+ * none has. */
+bool engine_kv_expired(const struct engine *e, int64_t *from_us);
+/* Those of them are removed that expire before then, after up to `most` looks at rows, which are read from the store. True: more have
+ * expired. Node-local, as engine_housekeep. */
+bool engine_kv_expire(struct engine *e, int64_t before_us, uint32_t most);
+/* Where the rows of those that expire in [from_us, before_us) are, and which time such a row's is. */
+enum { KV_DUE_KEY_BYTES = 9 };
+void engine_kv_due_rows(int64_t from_us, int64_t before_us, char from[KV_DUE_KEY_BYTES], char to[KV_DUE_KEY_BYTES]);
+int64_t engine_kv_due_row_us(struct slice key);
 /* Nothing was applied for a while: lanes and KV rows at rest leave memory, in steps of engine_housekeep; the next entry ends it. */
 void engine_idle(struct engine *e);
 /* After reads, between entries: lanes that only reads brought into memory leave when they are many. Names that reads gave end. */

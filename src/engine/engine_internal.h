@@ -180,7 +180,7 @@ struct numbers {
 };
 
 /* A key of the KV store. `path`: tenant (16 bytes), namespace, a zero byte, key. An expired row is as good as gone and is swept
- * sometime. One at rest has no record (kv_rest.c); one that was removed keeps its record until the store has that. */
+ * sometime. One at rest has no record (kv_rest.c); one that was removed keeps its record until the store has that. 72 bytes. */
 struct kv_row {
     char *bytes; /* path, then the value, unless it is absent */
     uint16_t path_len;
@@ -190,6 +190,7 @@ struct kv_row {
     uint64_t version;
     int64_t updated_us;
     struct heap_node due; /* wall time at which it expires; in no heap: never */
+    int64_t cut_due_us;   /* of the due row (kv_due.c) that the last cut left; 0 = it left none */
 };
 enum {
     KV_ROW_DIRTY = 1,    /* in the next cut */
@@ -223,6 +224,10 @@ static inline struct slice kv_row_key(const struct kv_row *r)
 {
     size_t before = 16U + r->space_len + 1U;
     return slice_make(r->bytes + before, r->path_len - before);
+}
+static inline bool kv_path_is_permit(struct slice path, uint8_t space_len)
+{
+    return slice_is(slice_make(path.at + 16, space_len), LOCK_NAME_SPACE);
 }
 static inline int64_t kv_row_expires_us(const struct kv_row *r)
 {
@@ -375,6 +380,8 @@ struct engine {
     uint32_t kv_leaving;                    /* so many are still to be looked at because the broker is idle */
     uint64_t kv_row_bytes;                  /* of records that may leave */
     uint64_t kv_away, kv_away_bytes;        /* kv_rest.c: rows at rest, their paths and values */
+    uint64_t kv_away_due;                   /* of those, the ones with an expiry */
+    int64_t kv_due_us;                      /* none of those expires before */
     uint32_t kv_space_last, kv_tenant_last; /* records of kv_spaces that were wanted last */
     struct trim_walk trim;
     struct buf gone_runs;    /* keys of runs' rows given up since the last cut, 17 bytes each */
@@ -631,8 +638,10 @@ size_t kv_path(char out[KV_PATH_MAX], struct uuid tenant, struct slice name_spac
 uint32_t kv_store(struct engine *e, struct slice path, uint8_t space_len, struct slice value, int64_t ttl_us, bool keep_expiry);
 void kv_remove(struct engine *e, uint32_t at);
 void kv_row_drop(struct engine *e, uint32_t at); /* the record goes; it is in no order and no heap any more */
-bool kv_row_may_rest(const struct kv_row *r);    /* no permit, and for ever */
-uint64_t kv_row_cost(const struct kv_row *r);    /* bytes of its record and places, without the value */
+bool kv_row_may_rest(const struct kv_row *r);    /* for ever, or so long that it has a due row */
+/* One at rest whose time has come is removed; its due row, read from the store, says what is needed. */
+void kv_row_expire(struct engine *e, struct slice path, uint32_t value_len, uint64_t version, int64_t due_us);
+uint64_t kv_row_cost(const struct kv_row *r); /* bytes of its record and places, without the value */
 void kv_row_show(const struct engine *e, const struct kv_row *r, bool with_value, struct arena *arena, struct kv_row_view *out);
 uint32_t kv_row_find(const struct engine *e, struct slice path); /* also an expired one, and reads one at rest back; 0 = none */
 /* The record of a path, also of a removed row, if there is one. *away: it may be at rest. */
@@ -673,8 +682,8 @@ uint32_t kv_row_come(struct engine *e, struct slice path,
                      const struct kv_stored *row); /* kv.c: one at rest gets its record back */
 void kv_rest_init(struct engine *e);
 void kv_rest_free(struct engine *e);
-void kv_rest_add(struct engine *e, struct slice path, uint8_t space_len, uint32_t value_len);
-void kv_rest_take(struct engine *e, struct slice path, uint8_t space_len, uint32_t value_len);
+void kv_rest_add(struct engine *e, struct slice path, uint8_t space_len, uint32_t value_len, int64_t expires_us);
+void kv_rest_take(struct engine *e, struct slice path, uint8_t space_len, uint32_t value_len, int64_t expires_us);
 uint32_t kv_row_back(struct engine *e, struct slice path);         /* 0: it is not at rest */
 uint64_t kv_space_away(const struct engine *e, struct slice path); /* rows at rest of a namespace or a tenant */
 /* The first namespace with rows at rest whose path is at or behind `path`; NULL: none. */
@@ -695,6 +704,12 @@ struct kv_walk {
 };
 void kv_walk_begin(struct kv_walk *w, const struct engine *e, struct slice prefix, struct slice from, uint32_t rows);
 uint32_t kv_walk_next(struct kv_walk *w); /* 0 at the end */
+
+/* kv_due.c: when rows at rest expire. */
+bool kv_has_due_row(int64_t updated_us, int64_t expires_us);
+void kv_due_cut(struct kv_row *r, const struct engine_rows *rows); /* with the row itself */
+/* The number of stored due rows of rows at rest; UINT64_MAX: one says what is not so. */
+uint64_t kv_due_check(struct engine *e);
 
 void kv_init(struct engine *e);
 void kv_free(struct engine *e);

@@ -521,7 +521,7 @@ static void locks_foresee(struct foresight *s, const struct command *c)
     struct lock_op op;
     char key[256 + 1], from[1 + KV_PATH_MAX], to[1 + KV_PATH_MAX];
     struct slice end;
-    if (s->e->kv_absent_bytes == 0 || !locks_decode(c, &locks)) return;
+    if ((s->e->kv_absent_bytes == 0 && s->e->kv_away == 0) || !locks_decode(c, &locks)) return;
     from[0] = to[0] = ROW_KV;
     while (lock_op_next(&locks.ops, &op)) {
         memcpy(key, op.name.at, op.name.len);

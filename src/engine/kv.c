@@ -91,12 +91,12 @@ uint32_t kv_find(const struct engine *e, struct slice path, int64_t now_us)
 
 static bool row_is_permit(const struct kv_row *r)
 {
-    return slice_is(slice_make(r->bytes + 16, r->space_len), LOCK_NAME_SPACE);
+    return kv_path_is_permit(kv_row_path(r), r->space_len);
 }
 
 bool kv_row_may_rest(const struct kv_row *r)
 {
-    return !(r->flags & KV_ROW_GONE) && !heap_holds(&r->due) && !row_is_permit(r);
+    return !(r->flags & KV_ROW_GONE) && (!heap_holds(&r->due) || kv_has_due_row(r->updated_us, r->due.key));
 }
 
 uint64_t kv_row_cost(const struct kv_row *r)
@@ -125,7 +125,7 @@ static void row_enter(struct engine *e, uint32_t at)
     row_weigh(e, r);
 }
 
-static uint32_t row_add(struct engine *e, struct slice path, uint8_t space_len)
+static uint32_t row_new(struct engine *e, struct slice path, uint8_t space_len)
 {
     uint32_t at = slab_add(&e->kv_rows);
     struct kv_row *r = kv_row_at(e, at);
@@ -135,6 +135,12 @@ static uint32_t row_add(struct engine *e, struct slice path, uint8_t space_len)
     r->path_len = (uint16_t)path.len;
     r->space_len = space_len;
     idmap_add(&e->kv_paths, hash64(path, 0), at);
+    return at;
+}
+
+static uint32_t row_add(struct engine *e, struct slice path, uint8_t space_len)
+{
+    uint32_t at = row_new(e, path, space_len);
     row_enter(e, at);
     return at;
 }
@@ -172,7 +178,7 @@ uint32_t kv_store(struct engine *e, struct slice path, uint8_t space_len, struct
     kv_value_set(e, r, value);
     r->version = ++e->kv_version;
     r->updated_us = e->wall_us;
-    if (!(keep_expiry && live)) row_expiry_set(e, at, ttl_us == 0 ? 0 : e->wall_us + ttl_us);
+    row_expiry_set(e, at, keep_expiry && live ? kv_row_expires_us(r) : ttl_us == 0 ? 0 : e->wall_us + ttl_us);
     kv_touch(e, at);
     return at;
 }
@@ -191,10 +197,11 @@ static void row_out(struct engine *e, uint32_t at)
 
 void kv_row_rest(struct engine *e, uint32_t at)
 {
-    const struct kv_row *r = kv_row_at(e, at);
+    struct kv_row *r = kv_row_at(e, at);
     must(kv_row_may_rest(r) && !(r->flags & (KV_ROW_DIRTY | KV_ROW_UNSTORED)));
-    kv_rest_add(e, kv_row_path(r), r->space_len, r->value_len);
+    kv_rest_add(e, kv_row_path(r), r->space_len, r->value_len, kv_row_expires_us(r));
     row_out(e, at);
+    heap_remove(&e->kv_expiry, &r->due);
     kv_row_drop(e, at);
 }
 
@@ -220,6 +227,20 @@ void kv_row_drop(struct engine *e, uint32_t at)
     slab_remove(&e->kv_rows, at);
 }
 
+void kv_row_expire(struct engine *e, struct slice path, uint32_t value_len, uint64_t version, int64_t due_us)
+{
+    const char *zero = memchr(path.at + 16, 0, path.len - 16);
+    must(zero != NULL);
+    uint8_t space_len = (uint8_t)(zero - path.at - 16);
+    kv_rest_take(e, path, space_len, value_len, due_us);
+    uint32_t at = row_new(e, path, space_len);
+    struct kv_row *r = kv_row_at(e, at);
+    r->flags = KV_ROW_GONE;
+    r->version = version;
+    r->cut_due_us = due_us;
+    kv_touch(e, at);
+}
+
 bool kv_sweep(struct engine *e, uint32_t most, int64_t now_us)
 {
     struct heap_node *n;
@@ -239,23 +260,23 @@ static uint32_t row_of_stored(struct engine *e, struct slice path, const struct 
     kv_value_load(e, r, row->value, with_value);
     r->version = row->version;
     r->updated_us = row->updated_us;
+    r->cut_due_us = kv_has_due_row(row->updated_us, row->expires_us) ? row->expires_us : 0;
     row_expiry_set(e, at, row->expires_us);
     return at;
 }
 
 void kv_row_load(struct engine *e, struct slice path, const struct kv_stored *row)
 {
-    bool permit = slice_is(slice_make(path.at + 16, row->space_len), LOCK_NAME_SPACE);
-    if (permit || row->expires_us != 0) {
-        row_of_stored(e, path, row, false);
+    if (row->expires_us == 0 || kv_has_due_row(row->updated_us, row->expires_us)) {
+        kv_rest_add(e, path, row->space_len, (uint32_t)row->value.len, row->expires_us);
     } else {
-        kv_rest_add(e, path, row->space_len, (uint32_t)row->value.len);
+        row_of_stored(e, path, row, false);
     }
 }
 
 uint32_t kv_row_come(struct engine *e, struct slice path, const struct kv_stored *row)
 {
-    kv_rest_take(e, path, row->space_len, (uint32_t)row->value.len);
+    kv_rest_take(e, path, row->space_len, (uint32_t)row->value.len, row->expires_us);
     uint32_t at = row_of_stored(e, path, row, true);
     kv_row_at(e, at)->flags |= KV_ROW_USED;
     return at;

@@ -1,6 +1,7 @@
 /* KV rows at rest: in the store only.
  *
- *   stored as it is, for ever, no permit --> [memory is short, or the broker is idle] --> at rest --> wanted: a record again
+ *   stored as it is --> [memory is short, or the broker is idle] --> at rest --> wanted: a record again
+ *                                                                            --> its time has come: kv_due.c
  *
  * What stays of one is a place in the index of paths (KV_AWAY under its hash) and its share of three sums. A path that hashes so is looked
  * for in the store; one that does not has no row.
@@ -101,16 +102,19 @@ static void rest_count(struct engine *e, struct slice path, uint8_t space_len, b
     space_count(e, slice_make(path.at, 17U + space_len), &e->kv_space_last, goes);
 }
 
-void kv_rest_add(struct engine *e, struct slice path, uint8_t space_len, uint32_t value_len)
+void kv_rest_add(struct engine *e, struct slice path, uint8_t space_len, uint32_t value_len, int64_t expires_us)
 {
     idmap_add(&e->kv_paths, hash64(path, 0), KV_AWAY);
     rest_count(e, path, space_len, true);
     e->kv_away++;
     e->kv_away_bytes += path.len + value_len;
     e->kv_bytes += path.len + value_len;
+    e->lock_rows += kv_path_is_permit(path, space_len);
+    if (expires_us == 0) return;
+    if (e->kv_away_due++ == 0 || expires_us < e->kv_due_us) e->kv_due_us = expires_us;
 }
 
-void kv_rest_take(struct engine *e, struct slice path, uint8_t space_len, uint32_t value_len)
+void kv_rest_take(struct engine *e, struct slice path, uint8_t space_len, uint32_t value_len, int64_t expires_us)
 {
     must(e->kv_away > 0 && e->kv_away_bytes >= path.len + value_len);
     idmap_remove(&e->kv_paths, hash64(path, 0), KV_AWAY);
@@ -118,6 +122,9 @@ void kv_rest_take(struct engine *e, struct slice path, uint8_t space_len, uint32
     e->kv_away--;
     e->kv_away_bytes -= path.len + value_len;
     e->kv_bytes -= path.len + value_len;
+    e->lock_rows -= kv_path_is_permit(path, space_len);
+    must(expires_us == 0 || e->kv_away_due > 0);
+    e->kv_away_due -= expires_us != 0;
 }
 
 /* ---- coming back ---------------------------------------------------------------------------------------------------- */

@@ -4,7 +4,7 @@
  *
  * What leaves: a hand goes round the rows, as in a clock; a row touched since it last passed stays for another round. Between entries the
  * values and records in memory are within the budget, but for those that are not stored yet. A row that may rest leaves whole
- * (kv_rest.c); of one with an expiry and of a permit the record stays, and the value leaves if it is worth it (more than
+ * (kv_rest.c); of one that was written to live short (kv_due.c) the record stays, and the value leaves if it is worth it (more than
  * VALUE_STAYS_BYTES: a place in memory that a pointer would take too).
  *
  * A stored row that is wanted is there, and is the present one: a row that changed since its cut was stored is in memory. */

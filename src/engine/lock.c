@@ -128,13 +128,12 @@ static void holders_collect(struct permit *p, struct arena *arena, struct lock_o
     key[p->op->name.len] = '#';
     struct slice prefix =
         slice_make(p->path, kv_path(p->path, p->tenant, slice_of(LOCK_NAME_SPACE), slice_make(key, p->op->name.len + 1)));
-    struct tree_place place = tree_seek(&p->e->kv_order, prefix);
+    struct kv_walk walk;
     uint32_t at, cap = 0;
-    while ((at = tree_next(&place)) != 0 && out->holder_count < LOCK_SLOTS_MAX) {
+    kv_walk_begin(&walk, p->e, prefix, prefix, LOCK_SLOTS_MAX);
+    while ((at = kv_walk_next(&walk)) != 0 && out->holder_count < LOCK_SLOTS_MAX) {
         const struct kv_row *r = kv_row_at(p->e, at);
-        struct slice path = kv_row_path(r);
         uint32_t slot;
-        if (path.len < prefix.len || memcmp(path.at, prefix.at, prefix.len) != 0) break;
         int64_t expires_us = kv_row_expires_us(r);
         if ((expires_us != 0 && expires_us <= p->now_us) || !slot_of_key(r, p->op->name.len, &slot)) continue;
         if (out->holder_count == cap) {

@@ -5,7 +5,7 @@
 
 #include "engine/engine_internal.h"
 
-enum { META_VERSION = 5 };
+enum { META_VERSION = 6 };
 
 /* ---- keys ----------------------------------------------------------------------------------------------------------- */
 
@@ -407,9 +407,10 @@ static void cut_kv(struct cutter *c)
     char key[1 + KV_PATH_MAX];
     key[0] = ROW_KV;
     for (uint32_t i = 0; i < e->dirty_kv.count; i++) {
-        const struct kv_row *r = kv_row_at(e, e->dirty_kv.at[i]);
+        struct kv_row *r = kv_row_at(e, e->dirty_kv.at[i]);
         memcpy(key + 1, r->bytes, r->path_len);
         kv_cut_made(e, e->dirty_kv.at[i]);
+        kv_due_cut(r, c->rows);
         if (r->flags & KV_ROW_GONE) {
             c->rows->delete (c->rows->ctx, slice_make(key, 1U + r->path_len));
             continue;
@@ -871,6 +872,7 @@ const char *engine_load_row(struct engine *e, struct slice key, struct slice val
     case ROW_TIMER:
         return load_timer(e, key, value);
     case ROW_RUN:
+    case ROW_KV_DUE:
     case ROW_TIMER_PATH:
     case ROW_DEDUP_RECORDS:
         return NULL;
@@ -962,11 +964,18 @@ static void digest_queue(struct digester *d, const struct queue *q)
     while ((p = lane_walk_next(&w)) != NULL) digest_partition(d, p);
 }
 
+/* What is past may have been swept or not. */
+static bool digest_passes(const struct digester *d, int64_t expires_us)
+{
+    return expires_us != 0 && expires_us <= d->e->last_head.wall_us + d->e->last_head.count;
+}
+
 static void digest_kv_at_rest(void *ctx, struct slice path, struct slice stored)
 {
     struct digester *d = ctx;
     struct kv_stored row;
     must(row_kv_read(stored, &row));
+    if (digest_passes(d, row.expires_us)) return;
     buf_slice(&d->b, path);
     buf_slice(&d->b, stored);
     digest_add(d, ROW_KV, row.version);
@@ -975,13 +984,11 @@ static void digest_kv_at_rest(void *ctx, struct slice path, struct slice stored)
 static void digest_kv(struct digester *d)
 {
     const struct engine *e = d->e;
-    /* What is past may have been swept or not. */
-    int64_t past_us = e->last_head.wall_us + e->last_head.count;
     struct tree_place p = tree_seek(&e->kv_order, slice_of(""));
     uint32_t at;
     while ((at = tree_next(&p)) != 0) {
         const struct kv_row *r = kv_row_at(e, at);
-        if (kv_row_expires_us(r) != 0 && kv_row_expires_us(r) <= past_us) continue;
+        if (digest_passes(d, kv_row_expires_us(r))) continue;
         buf_slice(&d->b, kv_row_path(r));
         bool absent = kv_value_absent(r);
         value_kv(&d->b, e, r);

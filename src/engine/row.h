@@ -14,6 +14,7 @@
  *   0c generation part shard        a piece of its filter, as of that part
  *   -- behind 80: not loaded at start
  *   81 queue partition last-offset  append runs (40 bytes each) that end with this offset
+ *   89 due path                     when the KV row of that path expires, if it was written to live long: its version, bytes of its value
  *   8a path                         the sequence of the timer of that path (tenant, length of queue, queue, key)
  *   8b generation part bucket       dedup records (24 bytes each), and long lists of them: dedup_generation.c
  */
@@ -37,6 +38,7 @@ enum row_kind {
     ROW_DEDUP_GENERATION,
     ROW_DEDUP_FILTER,
     ROW_RUN = 0x81,
+    ROW_KV_DUE = 0x89,
     ROW_TIMER_PATH = 0x8a,
     ROW_DEDUP_RECORDS = 0x8b,
 };

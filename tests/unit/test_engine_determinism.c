@@ -156,7 +156,7 @@ static void random_kv(struct buf *b, struct arena *a, bool in_step)
             op.flags |= KV_HAS_MAX;
             op.max = slice_of("60");
         }
-        op.ttl_us = rng(2) == 0 ? 0 : (1 + rng(20)) * 1000000;
+        op.ttl_us = rng(3) == 0 ? 0 : (1 + rng(rng(2) == 0 ? 20 : 400)) * INT64_C(1000000); /* some live long: they may rest */
         if (op.kind == KV_GET_MANY) {
             struct buf keys = {0};
             op.key_count = (uint16_t)(1 + rng(3));
@@ -198,7 +198,7 @@ static void random_locks(struct buf *b, struct arena *a)
     for (uint32_t i = 0; i < count; i++) {
         struct lock_op op = {.kind = (uint8_t)rng(LOCK_GET + 1), .limit = 1 + rng(3), .slot = rng(3), .token = rng(400)};
         op.name = name_of(a, "lock-", rng(3));
-        op.ttl_us = (1 + rng(10)) * 1000000;
+        op.ttl_us = (1 + rng(rng(2) == 0 ? 10 : 300)) * INT64_C(1000000);
         op.has_owner = rng(4) != 0;
         op.owner = rng(2) == 0 ? slice_of("\"ann\"") : slice_of("\"bob the builder\"");
         lock_op_add(b, &op);
@@ -508,6 +508,7 @@ static void stream_run(struct kit *k, uint64_t *refused)
 
 static uint64_t left_memory;    /* lanes that were only in the store at a cut, all cuts together */
 static uint64_t kv_left_memory; /* KV rows, the same */
+static uint64_t kv_expired;     /* looks at KV rows that were at rest when their time came, of all streams */
 static uint64_t timers_left;    /* timers, when a cut was stored, of all streams */
 
 struct other {
@@ -611,6 +612,11 @@ static void other_replay(struct other *o, struct kit_log *log, int ways)
         other_apply(k, log, n);
         if (ways & FORGETS && rng(20) == 0) engine_idle(k->e);
         for (uint32_t i = rng(3) == 0 ? rng(400) : 0; i > 0; i--) engine_housekeep(k->e);
+        int64_t from_us;
+        if (rng(3) == 0 && engine_kv_expired(k->e, &from_us)) {
+            engine_kv_expire(k->e, rng(2) == 0 ? INT64_MAX : from_us + 1 + rng(20000000), 1 + rng(8));
+            kv_expired++;
+        }
         if (ways & FORGETS && rng(6) == 0) other_read(k);
         if (rng(9) == 0) {
             revision = kit_cut_begin(k);
@@ -730,7 +736,7 @@ static void the_same_entries_give_the_same_results_and_state(void **state)
         other_close(&forgotten);
         kit_close(&k);
     }
-    assert_true(moves > seeds * 50 && timers_left > seeds * 50);
+    assert_true(moves > seeds * 50 && kv_expired > seeds * 20 && timers_left > seeds * 50);
 }
 
 int main(void)

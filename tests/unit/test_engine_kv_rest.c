@@ -100,30 +100,231 @@ static void an_idle_broker_keeps_no_record(void **state)
     kit_close(&k);
 }
 
-static void what_is_not_stored_expires_or_is_a_permit_stays(void **state)
+static void put_for(struct kit *k, const char *space, struct slice key, const char *value, int64_t seconds)
+{
+    struct kv_op op = {.kind = KV_PUT, .key = key, .value = slice_of(value), .ttl_us = seconds * 1000000};
+    assert_true(call(k, space, op)->applied);
+}
+
+static void what_is_not_stored_or_lives_short_stays(void **state)
 {
     (void)state;
     struct kit k;
     kit_open(&k);
     put(&k, "ns", slice_of("stored"), "1");
     put(&k, LOCK_NAME_SPACE, slice_of("a#0"), "1");
-    call(&k, "ns", (struct kv_op){.kind = KV_PUT, .key = slice_of("ttl"), .value = slice_of("1"), .ttl_us = 1000000});
+    put_for(&k, LOCK_NAME_SPACE, slice_of("a#1"), "1", 61);
+    put_for(&k, "ns", slice_of("long"), "1", 61);
+    put_for(&k, "ns", slice_of("short"), "1", 60);
     kit_cut(&k);
     put(&k, "ns", slice_of("not stored"), "1");
     engine_idle(k.e);
     while (engine_housekeep(k.e)) continue;
-    assert_int_equal(stats_of(&k).kv_rows_in_memory, stats_of(&k).kv_rows - 1);
-    kit_pass(&k, 2000000);
+    assert_int_equal(stats_of(&k).kv_rows_in_memory, 2);
+    assert_int_equal(stats_of(&k).kv_rows, 6);
+    assert_int_equal(stats_of(&k).lock_rows, 2);
+    assert_null(engine_check(k.e));
+    kit_pass(&k, 60000000);
     rest(&k);
     put(&k, "ns", slice_of("another"), "1");
-    assert_false(get(&k, slice_of("ttl"))->found);
-    assert_true(
-        call(&k, "ns", (struct kv_op){.kind = KV_PUT, .key = slice_of("stored"), .value = slice_of("2"), .ttl_us = 1000000})
-            ->applied);
+    assert_false(get(&k, slice_of("short"))->found);
+    put_for(&k, "ns", slice_of("stored"), "2", 1);
     kit_pass(&k, 2000000);
     assert_false(get(&k, slice_of("stored"))->found); /* it has an expiry now, and is swept */
-    assert_int_equal(stats_of(&k).kv_rows, 3);
+    assert_false(get(&k, slice_of("long"))->found);
     assert_null(engine_check(k.e));
+    kit_close(&k);
+}
+
+/* Rows of the store of that kind. */
+static uint32_t stored(const struct kit *k, unsigned kind)
+{
+    uint32_t count = 0;
+    for (size_t i = 0; i < k->store.count; i++) count += (unsigned char)k->store.rows[i].key.at[0] == kind;
+    return count;
+}
+
+enum { KV_ROWS = 9, DUE_ROWS = 0x89 };
+
+/* Row n expires in 100 + n seconds; all are at rest. */
+static void filled_for(struct kit *k)
+{
+    char text[32];
+    kit_open(k);
+    for (uint32_t n = 0; n < ROWS; n++) put_for(k, "ns", key_of(text, n), "some value of a row", 100 + n);
+    rest(k);
+    assert_int_equal(stats_of(k).kv_rows_in_memory, 0);
+    assert_int_equal(stored(k, DUE_ROWS), ROWS);
+}
+
+static void expires(struct kit *k)
+{
+    while (engine_kv_expire(k->e, INT64_MAX, 50)) continue;
+    assert_null(engine_check(k->e));
+}
+
+static void rows_expire_at_rest(void **state)
+{
+    (void)state;
+    struct kit k;
+    char text[32], list[256];
+    int64_t from_us;
+    filled_for(&k);
+    assert_false(engine_kv_expired(k.e, &from_us));
+    kit_pass(&k, 300 * INT64_C(1000000));
+    put(&k, "other", slice_of("x"), "1"); /* an entry: time passes in the log */
+    struct hash128_pair before = engine_digest(k.e);
+    assert_true(engine_kv_expired(k.e, &from_us));
+    k.scans = 0;
+    assert_true(engine_kv_expire(k.e, INT64_MAX, 150));
+    assert_int_equal(k.scans, 1); /* of due rows: the rows themselves are not read */
+    assert_int_equal(stats_of(&k).kv_rows, ROWS - 150 + 1);
+    expires(&k);
+    assert_int_equal(stats_of(&k).kv_rows, ROWS - 201 + 1);
+    assert_int_equal(spaces(&k, list), ROWS - 201 + 1);
+    assert_false(engine_kv_expired(k.e, &from_us));
+    struct hash128_pair after = engine_digest(k.e);
+    assert_true(before.low == after.low && before.high == after.high);
+    assert_int_equal(stored(&k, KV_ROWS), ROWS);
+    assert_false(get(&k, key_of(text, 200))->found); /* the store has it still */
+    assert_true(get(&k, key_of(text, 201))->found);
+    rest(&k);
+    assert_int_equal(stored(&k, KV_ROWS), ROWS - 201 + 1);
+    assert_int_equal(stored(&k, DUE_ROWS), ROWS - 201);
+    assert_int_equal(stats_of(&k).kv_rows_in_memory, 0);
+    kit_close(&k);
+}
+
+static void an_expired_row_at_rest_is_found_by_nobody(void **state)
+{
+    (void)state;
+    struct kit k;
+    char text[32];
+    filled_for(&k);
+    kit_pass(&k, 300 * INT64_C(1000000));
+    assert_false(get(&k, key_of(text, 5))->found);
+    assert_true(get(&k, key_of(text, 300))->found);
+    struct kv_op claim = {.kind = KV_PUT, .key = key_of(text, 7), .value = slice_of("2"), .flags = KV_EXPECT};
+    assert_true(call(&k, "ns", claim)->applied); /* it was not there */
+    struct kv_op all = {.kind = KV_GET_PREFIX, .key = slice_of("key-"), .value = slice_of(""), .limit = 1000};
+    assert_int_equal(call(&k, "ns", all)->row_count, ROWS - 201 + 1); /* row 7 is there */
+    rest(&k);
+    expires(&k);
+    assert_true(slice_is(get(&k, key_of(text, 7))->value, "2"));
+    kit_close(&k);
+}
+
+/* The due row of what was changed says what is so now, or is gone. */
+static void rows_renewed_or_removed_at_rest(void **state)
+{
+    (void)state;
+    struct kit k;
+    char text[32];
+    filled_for(&k);
+    for (uint32_t n = 0; n < 100; n++) put_for(&k, "ns", key_of(text, n), "renewed", 1000);
+    for (uint32_t n = 100; n < 150; n++) put(&k, "ns", key_of(text, n), "for ever");
+    for (uint32_t n = 150; n < 180; n++) put_for(&k, "ns", key_of(text, n), "short", 30);
+    for (uint32_t n = 180; n < 200; n++) call(&k, "ns", (struct kv_op){.kind = KV_DELETE, .key = key_of(text, n)});
+    rest(&k);
+    assert_int_equal(stored(&k, DUE_ROWS), ROWS - 100);
+    kit_pass(&k, 850 * INT64_C(1000000));
+    put(&k, "other", slice_of("x"), "1");
+    expires(&k);
+    rest(&k);
+    assert_int_equal(stats_of(&k).kv_rows, 151);
+    assert_int_equal(stored(&k, DUE_ROWS), 100);
+    assert_true(slice_is(get(&k, key_of(text, 99))->value, "renewed"));
+    assert_true(slice_is(get(&k, key_of(text, 149))->value, "for ever"));
+    rest(&k);
+    kit_pass(&k, 200 * INT64_C(1000000));
+    put(&k, "other", slice_of("x"), "1");
+    expires(&k);
+    assert_int_equal(stats_of(&k).kv_rows, 51);
+    rest(&k);
+    assert_int_equal(stored(&k, DUE_ROWS), 0);
+    assert_int_equal(stored(&k, KV_ROWS), 51);
+    kit_close(&k);
+}
+
+/* A count keeps its expiry, and its due row the size and version of what is there now. */
+static void a_row_that_keeps_its_expiry(void **state)
+{
+    (void)state;
+    struct kit k;
+    struct kv_op add = {.kind = KV_INCR, .key = slice_of("n"), .value = slice_of("100"), .ttl_us = 100 * INT64_C(1000000)};
+    kit_open(&k);
+    assert_true(call(&k, "ns", add)->applied);
+    rest(&k);
+    assert_true(call(&k, "ns", add)->applied);
+    add.value = slice_of("9900000");
+    assert_true(call(&k, "ns", add)->applied);
+    rest(&k);
+    assert_int_equal(stored(&k, DUE_ROWS), 1);
+    assert_int_equal(stats_of(&k).kv_rows_in_memory, 0);
+    kit_pass(&k, 50 * INT64_C(1000000));
+    assert_true(call(&k, "ns", add)->applied); /* written for less than a minute from here: in memory until then */
+    rest(&k);
+    assert_int_equal(stored(&k, DUE_ROWS), 0);
+    assert_int_equal(stats_of(&k).kv_rows_in_memory, 1);
+    kit_pass(&k, 60 * INT64_C(1000000));
+    put(&k, "other", slice_of("x"), "1");
+    rest(&k);
+    assert_int_equal(stats_of(&k).kv_rows, 1);
+    kit_close(&k);
+}
+
+/* A crash when rows were removed and the store does not know: the next start finds them expired again. */
+static void a_start_between_expiry_and_the_stores_removal(void **state)
+{
+    (void)state;
+    struct kit k;
+    char text[32];
+    int64_t from_us;
+    filled_for(&k);
+    kit_pass(&k, 300 * INT64_C(1000000));
+    put(&k, "other", slice_of("x"), "1");
+    kit_cut(&k);
+    struct hash128_pair before = engine_digest(k.e);
+    expires(&k);
+    kit_reload(&k, engine_applied_index(k.e));
+    assert_null(engine_check(k.e));
+    assert_int_equal(stats_of(&k).kv_rows, ROWS + 1);
+    assert_true(engine_kv_expired(k.e, &from_us));
+    struct hash128_pair after = engine_digest(k.e);
+    assert_true(before.low == after.low && before.high == after.high);
+    assert_false(get(&k, key_of(text, 3))->found);
+    expires(&k);
+    uint64_t revision = kit_cut_begin(&k); /* on its way: one comes again */
+    put_for(&k, "ns", key_of(text, 4), "again", 500);
+    engine_cut_stored(k.e, revision);
+    rest(&k);
+    assert_int_equal(stats_of(&k).kv_rows_in_memory, 0);
+    assert_true(slice_is(get(&k, key_of(text, 4))->value, "again"));
+    assert_int_equal(stats_of(&k).kv_rows, ROWS - 200 + 1);
+    kit_close(&k);
+}
+
+static void holders_at_rest_hold(void **state)
+{
+    (void)state;
+    struct kit k;
+    struct lock_op op = {.kind = LOCK_ACQUIRE, .name = slice_of("l"), .limit = 3, .ttl_us = 100 * INT64_C(1000000)};
+    kit_open(&k);
+    for (int round = 0; round < 5; round++) {
+        struct buf b = {0};
+        size_t at = locks_begin(&b, KIT_TENANT, 1);
+        lock_op_add(&b, &op);
+        locks_end(&b, at);
+        kit_do(&k, &b);
+        assert_int_equal(k.result.locks.items[0].done, round < 3 || round == 4);
+        if (round == 3) assert_int_equal(k.result.locks.items[0].holder_count, 3);
+        rest(&k);
+        assert_int_equal(stats_of(&k).kv_rows_in_memory, 0);
+        if (round < 3) assert_int_equal(stats_of(&k).lock_rows, round + 1);
+        if (round == 3) kit_pass(&k, 100 * INT64_C(1000000));
+    }
+    expires(&k);
+    assert_int_equal(stats_of(&k).lock_rows, 1);
     kit_close(&k);
 }
 
@@ -293,7 +494,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_idle_broker_keeps_no_record),
-        cmocka_unit_test(what_is_not_stored_expires_or_is_a_permit_stays),
+        cmocka_unit_test(what_is_not_stored_or_lives_short_stays),
+        cmocka_unit_test(rows_expire_at_rest),
+        cmocka_unit_test(an_expired_row_at_rest_is_found_by_nobody),
+        cmocka_unit_test(rows_renewed_or_removed_at_rest),
+        cmocka_unit_test(a_row_that_keeps_its_expiry),
+        cmocka_unit_test(a_start_between_expiry_and_the_stores_removal),
+        cmocka_unit_test(holders_at_rest_hold),
         cmocka_unit_test(a_walk_finds_those_in_memory_and_at_rest_in_order),
         cmocka_unit_test(a_walk_that_ends_early_reads_little),
         cmocka_unit_test(a_removed_row_does_not_come_back),
