@@ -169,13 +169,44 @@ static void test_a_kv_read_waits_for_its_value(void **state)
     buf_free(&g.command);
 }
 
+/* A piece of a seek over lanes at rest goes into an entry when what it will look at was read. Others go on meanwhile; when the
+ * one who asked leaves, the next one's is read. */
+static void test_a_piece_of_bulk_work_waits_for_its_rows(void **state)
+{
+    struct rig *r = *state;
+    struct seek_command seek = {
+        .tenant = rig_tenant, .queue = slice_of("q"), .group = slice_of("g"), .us = 1, .piece.most = 1000};
+    struct shot *left = shot_new(r, CALL_WRITE), *s = shot_new(r, CALL_WRITE);
+    seek_encode(&left->command, &seek);
+    seek_encode(&s->command, &seek);
+    shot_write(left, false);
+    rig_pass(r, 20);
+    assert_false(left->done);
+    assert_int_equal(reader.count, 1);
+    push(r, "other", "b", "\"1\"");
+    broker_cancel(r->broker, &left->call);
+    assert_int_equal(shot_wait(left), CALL_CANCELLED);
+    shot_write(s, false);
+    rig_pass(r, 20);
+    assert_int_equal(reader.count, 1); /* one job at a time */
+    reader_go();
+    rig_pass(r, 20);
+    assert_false(s->done);
+    assert_int_equal(reader.count, 1);
+    reader_go();
+    assert_int_equal(shot_wait(s), CALL_OK);
+    assert_in_range(s->call.result.changed.lanes, 100, 1000);
+    assert_true(s->call.result.changed.more);
+    shot_free(left);
+    shot_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        with_warm(test_an_entry_is_read_ahead_of_and_does_not_wait),
-        with_warm(test_what_is_foreseen_is_bounded),
-        with_warm(test_a_broker_closes_with_jobs_that_nobody_read),
-        with_warm(test_a_kv_read_waits_for_its_value),
+        with_warm(test_an_entry_is_read_ahead_of_and_does_not_wait), with_warm(test_what_is_foreseen_is_bounded),
+        with_warm(test_a_broker_closes_with_jobs_that_nobody_read),  with_warm(test_a_kv_read_waits_for_its_value),
+        with_warm(test_a_piece_of_bulk_work_waits_for_its_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
