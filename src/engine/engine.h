@@ -334,7 +334,7 @@ bool engine_housekeep(struct engine *e);
 /* KV rows at rest may have expired by the time of the last entry, the first of them at *from_us: rows that say so are stored between. False:
  * none has. */
 bool engine_kv_expired(const struct engine *e, int64_t *from_us);
-/* Those of them are removed that expire before then, after up to `most` looks at rows, which are read from the store. True: more have
+/* Those of them are removed that expire before then, up to `most` of them; their rows are read from the store. True: more have
  * expired. Node-local, as engine_housekeep. */
 bool engine_kv_expire(struct engine *e, int64_t before_us, uint32_t most);
 /* Where the rows of those that expire in [from_us, before_us) are, and which time such a row's is. */

@@ -17,7 +17,7 @@
 #include "engine/row.h"
 
 #define DUE_ROW_US (INT64_C(60) * 1000000)
-enum { VALUE_BYTES = 12 };
+enum { VALUE_BYTES = 12, LOOKS = 4096 };
 
 bool kv_has_due_row(int64_t updated_us, int64_t expires_us)
 {
@@ -73,8 +73,8 @@ void kv_due_cut(struct kv_row *r, const struct engine_rows *rows)
 
 struct due_look {
     struct engine *e;
-    int64_t next_us; /* all that expire before were looked at */
-    uint32_t left, expired;
+    int64_t next_us;               /* all that expire before were looked at */
+    uint32_t left, looks, expired; /* left: to be removed */
 };
 
 static bool due_row(void *ctx, struct slice key, struct slice value)
@@ -83,12 +83,13 @@ static bool due_row(void *ctx, struct slice key, struct slice value)
     struct slice path = slice_make(key.at + KV_DUE_KEY_BYTES, key.len - KV_DUE_KEY_BYTES);
     int64_t due_us = engine_kv_due_row_us(key);
     bool away;
-    if (l->left == 0 || due_us > l->e->last_head.wall_us) {
+    if (l->left == 0 || l->looks == 0 || due_us > l->e->last_head.wall_us) {
         l->next_us = due_us;
         return false;
     }
+    l->looks--;
+    if (kv_row_here(l->e, path, &away) != 0) return true; /* in memory, or removed already: those of one call expire together */
     l->left--;
-    if (kv_row_here(l->e, path, &away) != 0) return true; /* in memory, or removed already */
     uint32_t value_len;
     uint64_t version;
     must(value.len == VALUE_BYTES);
@@ -115,7 +116,7 @@ bool engine_kv_expired(const struct engine *e, int64_t *from_us)
 
 bool engine_kv_expire(struct engine *e, int64_t before_us, uint32_t most)
 {
-    struct due_look l = {.e = e, .left = most, .next_us = before_us};
+    struct due_look l = {.e = e, .left = most, .looks = LOOKS, .next_us = before_us};
     int64_t from_us;
     if (!engine_kv_expired(e, &from_us) || from_us >= before_us) return false;
     due_scan(e, from_us, before_us, due_row, &l);

@@ -195,6 +195,32 @@ static void rows_expire_at_rest(void **state)
     kit_close(&k);
 }
 
+/* Those of one call expire at one moment: the ones that are removed and that the store still has do not hold up the others. */
+static void rows_that_expire_together(void **state)
+{
+    enum { TOGETHER = 100 };
+    (void)state;
+    struct kit k;
+    char text[32];
+    struct buf b = {0};
+    kit_open(&k);
+    size_t at = kv_begin(&b, KIT_TENANT, TOGETHER);
+    for (uint32_t n = 0; n < TOGETHER; n++) {
+        struct kv_op op = {.kind = KV_PUT, .key = key_of(text, n), .value = slice_of("1"), .ttl_us = 100 * INT64_C(1000000)};
+        op.name_space = slice_of("ns");
+        kv_op_add(&b, &op);
+    }
+    kv_end(&b, at);
+    kit_do(&k, &b);
+    rest(&k);
+    kit_pass(&k, 200 * INT64_C(1000000));
+    put(&k, "other", slice_of("x"), "1");
+    for (uint32_t n = 0; n < TOGETHER / 10; n++) engine_kv_expire(k.e, INT64_MAX, 10);
+    assert_int_equal(stats_of(&k).kv_rows, 1);
+    assert_null(engine_check(k.e));
+    kit_close(&k);
+}
+
 static void an_expired_row_at_rest_is_found_by_nobody(void **state)
 {
     (void)state;
@@ -496,6 +522,7 @@ int main(void)
         cmocka_unit_test(an_idle_broker_keeps_no_record),
         cmocka_unit_test(what_is_not_stored_or_lives_short_stays),
         cmocka_unit_test(rows_expire_at_rest),
+        cmocka_unit_test(rows_that_expire_together),
         cmocka_unit_test(an_expired_row_at_rest_is_found_by_nobody),
         cmocka_unit_test(rows_renewed_or_removed_at_rest),
         cmocka_unit_test(a_row_that_keeps_its_expiry),
